@@ -77,7 +77,7 @@ def scrub(x):
 def slim(png):
     "A base64 PNG with a palette of 256 colours, if that makes it a good deal smaller"
     out = io.BytesIO()
-    Image.open(io.BytesIO(base64.b64decode(png))).convert('RGB').quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(out, 'PNG', optimize=True)
+    Image.open(io.BytesIO(base64.b64decode(png))).convert('RGB').quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE).save(out, 'PNG', optimize=True)
     small = base64.b64encode(out.getvalue()).decode()
     return small if len(small) < .8*len(png) else png
 
