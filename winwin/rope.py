@@ -50,7 +50,7 @@ def rotate_pairs(
 )->Tensor: # (...,D)
     "Rotate neighbouring channel pairs of `x`"
     pairs = x.unflatten(-1, (-1,2))
-    if _is_complex(x) and not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
+    if not (torch.compiler.is_compiling() or torch.jit.is_tracing()) and _is_complex(x):
         return torch.view_as_real(torch.view_as_complex(pairs)*torch.view_as_complex(table)).flatten(-2)
     (u,v),(cos,sin) = _at_least_float(pairs).unbind(-1),table.unbind(-1)
     return torch.stack([u*cos-v*sin, v*cos+u*sin], -1).flatten(-2).to(x.dtype)

@@ -84,7 +84,8 @@ def _trusted(yx, sizes, grid, extra=None):
 
 # Compilers, exporters and `tree_map` see two tensors; sizes and grid are part of the type
 _pytree.register_pytree_node(Windows, lambda w: ([w.yx,w.extra], (w.sizes,w.grid)), lambda t,c: _trusted(t[0], *c, t[1]),
-                             serialized_type_name='winwin.Windows')
+    flatten_with_keys_fn=lambda w: ([(_pytree.GetAttrKey(k), getattr(w, k)) for k in ('yx','extra')], (w.sizes,w.grid)),
+    serialized_type_name='winwin.Windows')
 
 # %% ../nbs/00_windows.ipynb #5c87a28d
 def _flat_ids(yx, sizes, grid):
