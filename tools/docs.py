@@ -1,0 +1,272 @@
+"""Build README.md and the site from the notebooks, with pip packages alone and without a network.
+
+    python tools/docs.py     writes README.md, docs/readme/ (its pictures) and _docs/ (the site); _proc/ holds work files
+
+nbdev's processors turn a notebook into a page, Sphinx with myst-nb and furo into HTML. No cell runs: pages show
+the outputs saved in the notebooks, and signatures are read from the exported modules. Warnings are errors.
+"""
+import ast, base64, io, json, re, shutil, subprocess, sys, tokenize, tomllib
+from functools import cache
+from pathlib import Path
+
+from execnb.nbio import mk_cell, read_nb, write_nb
+from nbdev.processors import FilterDefaults
+from nbdev.process import Processor
+
+import nb as tool
+
+ROOT, NBS, LIB = tool.ROOT, tool.NBS, tool.LIB
+WORK, OUT, PICTURES = ROOT/'_proc', ROOT/'_docs', ROOT/'docs'/'readme'
+SRC, HTML = WORK/'src', WORK/'html'
+OPTION = re.compile(r'\A#\| *([\w-]+): *(.*)(?:\n|\Z)') # `#| fig-cap: "..."` at the top of a cell
+DEFS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+# --- Signatures, docstrings and parameter comments, read from the modules
+
+@cache
+def module(mod):
+    "Syntax tree, source, and `{line: comment}` of an exported module"
+    src = (LIB/f'{mod}.py').read_text(encoding='utf-8')
+    toks = tokenize.generate_tokens(io.StringIO(src).readline)
+    return ast.parse(src), src, {t.start[0]: t.string.lstrip('# ') for t in toks if t.type==tokenize.COMMENT}
+
+def params(node, mod):
+    "Rows (name, type, default, comment) of a function's parameters, or of a dataclass's fields"
+    _,src,notes = module(mod)
+    text = lambda o: '' if o is None else ast.get_source_segment(src, o)
+    if isinstance(node, ast.ClassDef):
+        if init := find(node, '__init__'): return params(init, mod)
+        return [(o.target.id, text(o.annotation), text(o.value), notes.get(o.end_lineno, '')) for o in node.body
+                if isinstance(o, ast.AnnAssign) and o.target.id[0]!='_'] if 'dataclass' in ''.join(map(text, node.decorator_list)) else []
+    a = node.args
+    args = [*a.posonlyargs, *a.args]
+    pairs = [*zip(args, [None]*(len(args)-len(a.defaults)) + a.defaults), *zip(a.kwonlyargs, a.kw_defaults)]
+    stars = {id(o): s+o.arg for s,o in (('*',a.vararg), ('**',a.kwarg)) if o}
+    pairs += [(o,None) for o in (a.vararg, a.kwarg) if o]
+    return [(stars.get(id(o), o.arg), text(o.annotation), text(d), notes.get((d or o).end_lineno, ''))
+            for o,d in pairs if o.arg not in ('self','cls')]
+
+def returns(node, mod):
+    "Row of what a function returns, if it says"
+    if isinstance(node, ast.ClassDef) or node.returns is None: return []
+    return [('returns', ast.get_source_segment(module(mod)[1], node.returns).strip('\'"'), '', module(mod)[2].get(node.returns.end_lineno, ''))]
+
+def find(tree, name): return next((o for o in tree.body if isinstance(o, DEFS) and o.name==name), None)
+
+def methods(node):
+    "Public methods with a docstring, in order"
+    return [o for o in node.body if isinstance(o, DEFS[:2]) and o.name[0]!='_' and ast.get_docstring(o)]
+
+def signature(name, node, mod):
+    args = ', '.join(n if not d else f'{n}={d}' for n,_,d,_ in params(node, mod))
+    out = returns(node, mod)
+    return f'{name}({args})' + (f' -> {out[0][1]}' if out else '')
+
+@cache
+def homes():
+    "`{public name: module}` of the functions and classes that have a place on a page; `Class.method` too"
+    out = {}
+    for mod,names in tool.public_names().items():
+        for o in module(mod)[0].body:
+            if not isinstance(o, DEFS) or o.name not in names: continue
+            out[o.name] = mod
+            if isinstance(o, ast.ClassDef): out |= {f'{o.name}.{m.name}': mod for m in o.body if isinstance(m, DEFS) and m.name[0]!='_'}
+    return out
+
+# --- From notebook to page
+
+def label(name): return f'{homes()[name]}.{name.split(".")[0]}'.lower()
+
+def code(s):
+    s = s.replace('|', r'\|')
+    return f'`{s}`' if s else ''
+
+def table(head, rows):
+    cell = lambda s: ' '.join(s.split())
+    return '\n'.join(['| ' + ' | '.join(r) + ' |' for r in [head, ['---']*len(head), *[[cell(c) for c in r] for r in rows]]])
+
+def symbol(name, mod, source):
+    "Heading, docstring, signature (unless the `source` follows), parameters and methods of a public name"
+    node = find(module(mod)[0], name)
+    rows = [(f'**{n}**' if n=='returns' else code(n), code(t), code(d), c.replace('|', r'\|')) for n,t,d,c in params(node, mod) + returns(node, mod)]
+    parts = [f'({label(name)})=\n### `{name}`', ast.get_docstring(node) or '']
+    if not source: parts.append(f'```python\n{signature(name, node, mod)}\n```')
+    if any(t or c for _,t,_,c in rows): parts.append(':::{container} params\n' + table(['name', 'type', 'default', 'details'], rows) + '\n:::')
+    if isinstance(node, ast.ClassDef) and (ms := methods(node)):
+        rows = [(code(signature(m.name, m, mod)), ast.get_docstring(m).replace('|', r'\|')) for m in ms]
+        parts.append(':::{container} methods\n' + table(['method', 'what it does'], rows) + '\n:::')
+    return '\n\n'.join(p for p in parts if p)
+
+class document_exports(Processor):
+    "Replace exported cells by the documentation of their public names; the source of `#| exports` stays"
+    def begin(self):
+        mod = next((c.directives_['default_exp'][0] for c in self.nb.cells if 'default_exp' in c.directives_), None)
+        cells = []
+        for c in self.nb.cells:
+            d = c.directives_
+            if 'default_exp' in d or 'exporti' in d: continue
+            if not {'export','exports'} & d.keys() or 'hide' in d: cells.append(c); continue
+            for o in ast.parse(c.source).body:
+                if isinstance(o, DEFS) and o.name in homes(): cells.append(mk_cell(symbol(o.name, mod, 'exports' in d), 'markdown'))
+            if 'exports' in d:
+                c.metadata['tags'] = ['source']
+                cells.append(c)
+        self.nb.cells = cells
+
+class Page(FilterDefaults):
+    "nbdev's processors, without those that run cells or write Quarto's syntax"
+    drop = 'FrontmatterProc insert_warning add_show_docs clean_show_doc exec_show_docs rm_export add_links add_fold mv_exports'.split()
+    def base_procs(self): return [document_exports] + [p for p in super().base_procs() if p.__name__ not in self.drop]
+
+def options(cell):
+    "Take the `#| key: value` lines off a cell"
+    out = {}
+    while m := OPTION.match(cell.source):
+        out[m[1]] = m[2].strip().strip('"\'')
+        cell.source = cell.source[m.end():]
+    return out
+
+def read_page(path):
+    "A notebook as the reader sees it, options set apart in `cell.options_`; links still as written"
+    page = read_nb(path)
+    Page()(page)
+    for c in page.cells:
+        c.options_ = {}
+        if c.cell_type!='code': continue
+        c.options_ = options(c)
+        c.setdefault('execution_count', None); c.setdefault('outputs', [])
+        if c.options_.get('output')=='false': c.outputs = []
+    page.cells = [c for c in page.cells if c.cell_type!='code' or c.source.strip()]
+    page.metadata.pop('widgets', None)
+    return page
+
+def page_name(path): return re.sub(r'(^|/)\d+[a-z]?_', r'\1', tool.name(path))
+
+def module_of(path): return next((m[1] for c in read_nb(path).cells if (m := re.match(r'#\|\s*default_exp\s+(\w+)', c.source))), None)
+
+def outside_code(md, f):
+    "Apply `f` to the lines of `md` that are neither headings nor code blocks"
+    fence, out = '', []
+    for line in md.split('\n'):
+        mark = re.match(r'`{3,}|~{3,}', line)
+        if mark and not fence: fence = mark[0]
+        elif mark and line.startswith(fence): fence = ''; out.append(line); continue
+        out.append(line if fence or line.startswith(('#','    ')) else f(line))
+    return '\n'.join(out)
+
+def link_names(line, where):
+    "Backticked public names become links, unless they are part of one"
+    def sub(m):
+        name = (m[2] or '').removesuffix('()')
+        return f'[`{m[2]}`]({where(name)})' if name in homes() else m[0]
+    return re.sub(r'(\[[^\]]*\]\([^)]*\))|(?<!`)`([\w.]+(?:\(\))?)`(?!`)', sub, line)
+
+def link_notebooks(line, path, where):
+    "Links to notebooks become links to `where(notebook)`"
+    def sub(m):
+        target = (path.parent/m[1]).resolve()
+        if not target.exists(): sys.exit(f'{path.relative_to(ROOT)}: the link to {m[1]} leads nowhere')
+        return f']({where(target)}{m[2] or ""})'
+    return re.sub(r'\]\(([\w./-]+\.ipynb)(#[\w-]+)?\)', sub, line)
+
+# --- The site
+
+def sidebar(pages):
+    "`{caption: [page]}` of docs/sidebar.toml, limited to `pages`"
+    plan = tomllib.loads((ROOT/'docs'/'sidebar.toml').read_text(encoding='utf-8'))
+    listed = [p for ps in plan.values() for p in ps]
+    if twice := {p for p in listed if listed.count(p)>1}: sys.exit(f'docs/sidebar.toml lists {", ".join(sorted(twice))} twice')
+    if missing := pages.keys() - set(listed):
+        sys.exit(f'docs/sidebar.toml does not list {", ".join(sorted(missing))}: add each under the caption where it should be read')
+    return {k: found for k,ps in plan.items() if (found := [p for p in ps if p in pages])}
+
+def toctrees(plan):
+    entry = lambda p: 'Overview <self>' if p=='index' else p
+    return '\n\n'.join(f'```{{toctree}}\n:hidden:\n:caption: {k}\n\n' + '\n'.join(map(entry, ps)) + '\n```' for k,ps in plan.items())
+
+def draw_plotly(cell, i, up):
+    "Let the bundled plotly.js draw saved plotly figures"
+    for o in cell.outputs:
+        if not (fig := o.get('data', {}).pop(tool.PLOTLY, None)): continue
+        import plotly, plotly.io
+        js = SRC/'_static'/'plotly.min.js'
+        if not js.exists(): shutil.copy(Path(plotly.__file__).parent/'package_data'/'plotly.min.js', js)
+        html = plotly.io.to_html(json.loads(json.dumps(fig)), full_html=False, include_plotlyjs=False, validate=False,
+                                 div_id=f'figure-{i}', config=dict(displaylogo=False, responsive=True))
+        o['data']['text/html'] = f'<div class="plotly"><script src="{up}_static/plotly.min.js"></script>{html}</div>'
+
+def write_page(page, path, pages):
+    "Save a page as a notebook that myst-nb reads"
+    names = {v: k for k,v in pages.items()}
+    name = names[path]
+    for i,c in enumerate(page.cells):
+        if c.cell_type=='markdown':
+            line = lambda s: link_names(link_notebooks(s, path, lambda p: f'/{names[p]}.ipynb'), lambda n: '#' + label(n))
+            c.source = outside_code(c.source, line)
+        else:
+            opt = c.options_
+            if opt.get('echo')=='false': c.metadata['tags'] = [*c.metadata.get('tags', []), 'remove-input']
+            cap = opt.get('fig-cap')
+            if cap: c.metadata['mystnb'] = {'figure': {'caption': link_names(cap, lambda n: '#' + label(n))}}
+            if alt := opt.get('fig-alt', cap): c.metadata.setdefault('mystnb', {})['image'] = {'alt': alt}
+            draw_plotly(c, i, '../'*name.count('/'))
+    (SRC/name).parent.mkdir(parents=True, exist_ok=True)
+    write_nb(page, SRC/f'{name}.ipynb')
+
+# --- README.md
+
+def picture(cell, png, k):
+    "Save a picture of the front page where a code host finds it; Markdown that shows it"
+    PICTURES.mkdir(exist_ok=True)
+    file, data = PICTURES/f'{cell.options_.get("label", f"figure-{k}")}.png', base64.b64decode(png)
+    if not file.exists() or file.read_bytes()!=data: file.write_bytes(data)
+    alt = cell.options_.get('fig-alt', cell.options_.get('fig-cap', ''))
+    return file, f'![{alt}]({file.relative_to(ROOT).as_posix()})'
+
+def readme(page):
+    "The front page as Markdown: prose, code and saved results, with links to the notebooks"
+    path, out, kept = NBS/'index.ipynb', ['<!-- Made from nbs/index.ipynb by tools/docs.py: edit that, not this file. -->'], set()
+    source = {m: p for p in tool.notebooks() if (m := module_of(p))}
+    here = lambda p: p.relative_to(ROOT).as_posix()
+    for c in page.cells:
+        if c.cell_type=='markdown':
+            line = lambda s: link_names(link_notebooks(s, path, here), lambda n: here(source[homes()[n]]))
+            out.append(outside_code(c.source, line)); continue
+        if c.options_.get('echo')!='false': out.append(f'```python\n{c.source.strip()}\n```')
+        for o in c.outputs:
+            data = o.get('data', {})
+            if 'image/png' in data:
+                file, md = picture(c, data['image/png'], len(kept)+1)
+                kept.add(file); out.append(md)
+                if 'fig-cap' in c.options_: out.append(f"*{c.options_['fig-cap']}*")
+            elif text := ''.join(o.get('text') or data.get('text/plain', '')): out.append(f'```text\n{text.rstrip()}\n```')
+    for p in PICTURES.glob('*.png'):
+        if p not in kept: p.unlink()
+    (ROOT/'README.md').write_text('\n\n'.join(out) + '\n', encoding='utf-8')
+
+def check(files):
+    "Nothing that is published may name this machine or a local host"
+    bad = re.compile('localhost|127\\.0\\.0\\.1|' + re.escape(f'{ROOT}/'))
+    found = [f'{f.relative_to(ROOT)}: {m[0]}' for f in files if (m := bad.search(f.read_text(encoding='utf-8')))]
+    if found: sys.exit('names of this machine in the output:\n' + '\n'.join(found))
+
+def main():
+    tool.export()
+    pages = {page_name(p): p for p in tool.notebooks()}
+    plan = sidebar(pages)
+    shutil.rmtree(WORK, ignore_errors=True)
+    shutil.copytree(ROOT/'docs', SRC, ignore=shutil.ignore_patterns('readme', '__pycache__'))
+    for name,path in pages.items():
+        page = read_page(path)
+        if name=='index':
+            readme(page)
+            page.cells.append(mk_cell(toctrees(plan), 'markdown', options_={}))
+        write_page(page, path, pages)
+    err = subprocess.call([sys.executable, '-m', 'sphinx', '-q', '-W', '--keep-going', '-d', WORK/'doctrees', '-b', 'html', SRC, HTML], cwd=ROOT)
+    if err: sys.exit(err)
+    check([ROOT/'README.md', *HTML.rglob('*.html'), HTML/'searchindex.js'])
+    shutil.rmtree(OUT, ignore_errors=True)
+    HTML.rename(OUT)
+    print(f'README.md and {len(pages)} pages in {OUT.relative_to(ROOT)}/')
+
+if __name__=='__main__': main()
