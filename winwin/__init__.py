@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     from .windows import Windows, window_mask, free_corners, sample_windows, sample_tokens, random_sizes, crop_windows, show_windows, distance_histogram, seen_neighbours
     from .tokens import patch_view, patchify, unpatchify, pad_to_patches, unpad, gather_tokens, scatter_tokens, PatchEmbed, check_windows
     from .rope import rope_table, apply_rope, rotate_pairs, half_to_pairs, pairs_to_half, sincos_pos
-    from .vit import vit_sizes, attend, Attention, Mlp, Block, to_tiles, from_tiles, attend_locally, ViT, run_blocks, init_weights
+    from .vit import vit_sizes, attend, Attention, gelu, Mlp, Block, to_tiles, from_tiles, attend_locally, ViT, run_blocks, init_weights
+    from .heads import Head, LinearHead, ConvNeXtBlock, ConvNeXtHead, ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks
 
 _HOME = { # public name -> module, loaded on first use so that `import winwin` stays quick
     'Windows': 'windows', 'window_mask': 'windows', 'free_corners': 'windows', 'sample_windows': 'windows', 'sample_tokens': 'windows', 'random_sizes': 'windows', 'crop_windows': 'windows', 'show_windows': 'windows', 'distance_histogram': 'windows', 'seen_neighbours': 'windows',
     'patch_view': 'tokens', 'patchify': 'tokens', 'unpatchify': 'tokens', 'pad_to_patches': 'tokens', 'unpad': 'tokens', 'gather_tokens': 'tokens', 'scatter_tokens': 'tokens', 'PatchEmbed': 'tokens', 'check_windows': 'tokens',
     'rope_table': 'rope', 'apply_rope': 'rope', 'rotate_pairs': 'rope', 'half_to_pairs': 'rope', 'pairs_to_half': 'rope', 'sincos_pos': 'rope',
-    'vit_sizes': 'vit', 'attend': 'vit', 'Attention': 'vit', 'Mlp': 'vit', 'Block': 'vit', 'to_tiles': 'vit', 'from_tiles': 'vit', 'attend_locally': 'vit', 'ViT': 'vit', 'run_blocks': 'vit', 'init_weights': 'vit',
+    'vit_sizes': 'vit', 'attend': 'vit', 'Attention': 'vit', 'gelu': 'vit', 'Mlp': 'vit', 'Block': 'vit', 'to_tiles': 'vit', 'from_tiles': 'vit', 'attend_locally': 'vit', 'ViT': 'vit', 'run_blocks': 'vit', 'init_weights': 'vit',
+    'Head': 'heads', 'LinearHead': 'heads', 'ConvNeXtBlock': 'heads', 'ConvNeXtHead': 'heads', 'ResidualConvUnit': 'heads', 'FeatureFusion': 'heads', 'DPTHead': 'heads', 'dpt_hooks': 'heads',
 }
 __all__ = ['__version__', *_HOME]
 
