@@ -180,8 +180,7 @@ class ViT(nn.Module):
     )->list[Tensor]: # One (B,N,C) per index, ascending; the last block's with the final norm, the others without
         "Tokens after several blocks, as DPT heads need them"
         x,windows = self.patch_embed(img, windows),_layout(self, img, windows)
-        if self.pos=='sincos': x,pos = x + sincos_pos(windows.positions(), self.dim).to(x.dtype),None
-        else: pos = rope_table(windows.positions(), self.dim//self.num_heads, self.rope_base, self.rope_scale)
+        x,pos = _place(self, x, windows.positions())
         return run_blocks(self.blocks, self.norm, x, pos, windows, indices=indices, checkpointing=self.checkpointing)
 
     @classmethod
@@ -217,6 +216,11 @@ def _layout(vit, img, windows):
     "`windows` on the device of `img`; none = the whole image"
     grid = vit.patch_embed.grid(img)
     return Windows.full(grid).to(img.device) if windows is None else check_windows(windows, img, grid)
+
+def _place(vit, x, pos):
+    "Tokens and what the blocks need to know of their positions: a table to rotate by, or nothing once positions are added"
+    if vit.pos=='sincos': return x + sincos_pos(pos, vit.dim).to(x.dtype),None
+    return x,rope_table(pos, vit.dim//vit.num_heads, vit.rope_base, vit.rope_scale)
 
 def _check_vit(dim, depth, num_heads, pos, global_blocks):
     if pos not in ('rope','sincos'): raise ValueError(f"pos {pos!r} is unknown; use 'rope' or 'sincos'")
