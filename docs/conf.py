@@ -24,7 +24,6 @@ html_logo = html_favicon = '_static/logo.svg'
 html_show_sourcelink = html_copy_source = html_show_sphinx = html_use_index = False
 html_domain_indices = False
 html_math_renderer = 'mathml'
-pygments_style, pygments_dark_style = 'friendly', 'github-dark'
 html_theme_options = {
     'light_css_variables': {'color-brand-primary': '#1a5c96', 'color-brand-content': '#1a5c96', 'color-brand-visited': '#1a5c96'},
     'dark_css_variables': {'color-brand-primary': '#7cb8ee', 'color-brand-content': '#7cb8ee', 'color-brand-visited': '#7cb8ee'},

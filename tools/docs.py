@@ -43,8 +43,9 @@ def params(node, mod):
     pairs = [*zip(args, [None]*(len(args)-len(a.defaults)) + a.defaults), *zip(a.kwonlyargs, a.kw_defaults)]
     stars = {id(o): s+o.arg for s,o in (('*',a.vararg), ('**',a.kwarg)) if o}
     pairs += [(o,None) for o in (a.vararg, a.kwarg) if o]
-    return [(stars.get(id(o), o.arg), text(o.annotation), text(d), notes.get((d or o).end_lineno, ''))
-            for o,d in pairs if o.arg not in ('self','cls')]
+    last = node.returns.end_lineno if node.returns else 0 # a comment there is about what is returned
+    note = lambda line: '' if line==last else notes.get(line, '')
+    return [(stars.get(id(o), o.arg), text(o.annotation), text(d), note((d or o).end_lineno)) for o,d in pairs if o.arg not in ('self','cls')]
 
 def returns(node, mod):
     "Row of what a function returns, if it says"

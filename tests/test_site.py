@@ -1,0 +1,125 @@
+"The site as a reader meets it: in Chromium, from loopback, without a network."
+import re, tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+import pytest
+
+import docs, nb as tool # tools/
+from conftest import ROOT
+
+PAGES = [docs.page_name(p) for p in tool.notebooks()]
+each_page = pytest.mark.parametrize('name', PAGES)
+CONTRAST = '''(selector) => { // lowest contrast of text with its background, and where
+    const rgb = s => s.match(/[\\d.]+/g).map(Number), lin = v => (v /= 255) <= .03928 ? v/12.92 : ((v+.055)/1.055)**2.4
+    const lum = c => .2126*lin(c[0]) + .7152*lin(c[1]) + .0722*lin(c[2])
+    const back = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > .5) return c } return [255,255,255] }
+    return [...document.querySelectorAll(selector)].filter(e => e.offsetParent && e.textContent.trim()).map(e => {
+        const [a, b] = [lum(rgb(getComputedStyle(e).color)), lum(back(e))].sort((x, y) => y - x)
+        return [(a+.05)/(b+.05), `${e.className} ${e.textContent.slice(0,30)}`] }).sort((x, y) => x[0] - y[0])[0] }'''
+
+class Links(HTMLParser):
+    "Links and anchors of a page"
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.ids = set(), set()
+        self.feed(text)
+    def handle_starttag(self, tag, attrs):
+        for k,v in attrs:
+            if k in ('href','src') and v: self.links.add(v)
+            if k=='id': self.ids.add(v)
+
+@pytest.fixture(scope='session')
+def html(site): return {p.relative_to(site).as_posix(): Links(p.read_text(encoding='utf-8')) for p in site.rglob('*.html')}
+
+@each_page
+def test_links_lead_somewhere(name, site, html):
+    file = f'{name}.html'
+    for link in html[file].links:
+        to = urlsplit(link)
+        if to.scheme or link.startswith('//'):
+            assert to.hostname not in ('localhost','127.0.0.1'), link
+            continue
+        target = (site/file).parent/unquote(to.path) if to.path else site/file
+        assert target.exists(), f'{file} links to {link}'
+        rel = target.resolve().relative_to(site.resolve()).as_posix()
+        if to.fragment and rel in html: assert to.fragment in html[rel].ids, f'{file} links to {link}'
+
+@pytest.mark.browser
+@each_page
+def test_page_opens_cleanly(name, url, page):
+    page.goto(f'{url}/{name}.html')
+    assert re.fullmatch(r'(.+ - )?winwin', page.title())
+    assert page.locator('article h1').count()==1
+    assert page.locator('h1 + blockquote').count()==1, 'the subtitle stands below the title'
+    assert page.evaluate('[...document.images].every(i => i.complete && i.naturalWidth)'), 'a picture is missing'
+    assert page.evaluate('document.documentElement.scrollWidth <= innerWidth'), 'the page is wider than the window'
+    assert not page.problems and not page.outside
+
+@pytest.mark.browser
+def test_sidebar_is_in_reading_order(url, page):
+    plan = docs.sidebar({n: None for n in PAGES})
+    page.goto(f'{url}/index.html')
+    assert page.locator('.sidebar-tree .caption').all_text_contents()==list(plan)
+    links = page.eval_on_selector_all('.sidebar-tree a.reference', 'as => as.map(a => new URL(a.href).pathname.slice(1))')
+    assert [o.removesuffix('.html') or 'index' for o in links]==[n for names in plan.values() for n in names]
+
+@pytest.mark.browser
+def test_search_finds_a_name(url, page):
+    page.goto(f'{url}/index.html')
+    page.fill('.sidebar-search', 'sample_windows')
+    page.press('.sidebar-search', 'Enter')
+    page.wait_for_selector('#search-results li a[href*="windows.html"]')
+    assert not page.problems and not page.outside
+
+@pytest.mark.browser
+@pytest.mark.parametrize('name', ['index', 'windows'])
+def test_light_and_dark_are_readable(name, url, page):
+    page.emulate_media(color_scheme='light')
+    page.goto(f'{url}/{name}.html')
+    seen = {}
+    for _ in range(3): # the button goes from automatic through the two modes
+        back = page.evaluate('getComputedStyle(document.body).backgroundColor')
+        seen[back] = {s: page.evaluate(CONTRAST, s) for s in ('article p', 'article .highlight span', '.sidebar-tree a')}
+        page.locator('.theme-toggle:visible').first.click()
+    assert len(seen)==2, f'one background only: {list(seen)}'
+    for back,worst in seen.items():
+        for selector,(ratio,where) in worst.items(): assert ratio>4.5, f'{selector} on {back}: {ratio:.1f}, {where}'
+    assert page.evaluate("getComputedStyle(document.querySelector('article img')).backgroundColor")=='rgb(255, 255, 255)', 'figures are drawn for white'
+
+@pytest.mark.browser
+def test_page_of_an_idea(url, page):
+    "Source, parameters and methods stand where a reader looks for them"
+    page.goto(f'{url}/windows.html')
+    assert 'def sample_windows(' in page.locator('.tag_source', has_text='def sample_windows').inner_text()
+    rows = page.locator('section', has=page.locator('xpath=./h3[contains(., "sample_windows")]')).locator('.params tr').all_inner_texts()
+    assert ['grid', 'sizes', 'batch'] == [r.split()[0] for r in rows[1:4]]
+    methods = page.locator('.methods').first.inner_text()
+    assert all(f'{m}(' in methods for m in ('full', 'index', 'positions', 'split', 'to')) and 'The whole image as one window' in methods
+    assert not page.locator('.cell_input', has_text='def show_windows').count(), 'the source of `#| export` cells stays in the notebook'
+    assert page.locator('figcaption').count()>=3 and not page.get_by_text('#| fig-cap').count()
+    assert not page.get_by_text('from fastcore.test import').count(), 'hidden cells are hidden'
+
+# --- README.md and the tool
+
+def test_readme_shows_on_a_code_host():
+    text = (ROOT/'README.md').read_text(encoding='utf-8')
+    targets = [t for t in re.findall(r'\]\(([^)]+)\)', text) if '://' not in t]
+    assert any(t.endswith('.png') for t in targets) and any(t.startswith('nbs/') for t in targets)
+    for t in targets: assert (ROOT/t.partition('#')[0]).exists(), t
+    assert 'plt.figure' not in text, 'the picture shows, its code does not'
+
+def test_a_notebook_without_a_place_is_refused():
+    with pytest.raises(SystemExit, match=r'does not list ghost: add each under the caption'): docs.sidebar({'index': None, 'ghost': None})
+
+def test_captions_are_in_the_planned_order():
+    plan = tomllib.loads((ROOT/'docs'/'sidebar.toml').read_text(encoding='utf-8'))
+    assert list(plan)==['Start', 'The idea', 'Two images', 'Training', 'Looking', 'Command line', 'Tutorials', 'Studies']
+
+def test_names_become_links():
+    where = lambda n: f'#{docs.label(n)}'
+    assert docs.link_names('see `Windows.full` and `sample_windows()`', where)==\
+        'see [`Windows.full`](#windows.windows) and [`sample_windows()`](#windows.sample_windows)'
+    for same in ('`_as_size`', '`no_such_name`', '[`Windows`](elsewhere)', '``Windows``', 'Windows'): assert docs.link_names(same, where)==same
+    md = '# `Windows`\n```python\n`Windows`\n```\n`Windows`'
+    assert docs.outside_code(md, lambda s: docs.link_names(s, where))==md[:-9]+'[`Windows`](#windows.windows)'
