@@ -32,8 +32,11 @@ html_theme_options = {
 def setup(app):
     "Write formulas as MathML, which browsers draw by themselves: no script, no network"
     from docutils import nodes
+    from docutils.utils.math import MathError
     from docutils.utils.math.latex2mathml import tex2mathml
+    from sphinx.util import logging
     def visit(self, node):
-        self.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
+        try: self.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
+        except MathError as e: logging.getLogger(__name__).warning('cannot read the formula %r: %s', node.astext(), e, location=node)
         raise nodes.SkipNode
     app.add_html_math_renderer('mathml', (visit, None), (visit, None))

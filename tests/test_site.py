@@ -1,9 +1,9 @@
 "The site as a reader meets it: in Chromium, from loopback, without a network."
-import re, tomllib
+import json, re, tomllib
 from html.parser import HTMLParser
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 import pytest
+from execnb.nbio import mk_cell
 
 import docs, nb as tool # tools/
 from conftest import ROOT
@@ -100,6 +100,19 @@ def test_page_of_an_idea(url, page):
     assert page.locator('figcaption').count()>=3 and not page.get_by_text('#| fig-cap').count()
     assert not page.get_by_text('from fastcore.test import').count(), 'hidden cells are hidden'
 
+@pytest.mark.browser
+def test_plotly_figures_are_drawn_offline(page, tmp_path, monkeypatch):
+    import plotly.graph_objects as go
+    monkeypatch.setattr(docs, 'SRC', tmp_path)
+    (tmp_path/'_static').mkdir()
+    cell = mk_cell('fig')
+    cell.outputs = [dict(output_type='display_data', metadata={}, data={tool.PLOTLY: json.loads(go.Figure(go.Scatter(y=[1,3,2])).to_json())})]
+    docs.draw_plotly(cell, 0, '')
+    (tmp_path/'page.html').write_text(cell.outputs[0]['data']['text/html'])
+    page.goto((tmp_path/'page.html').as_uri())
+    page.wait_for_selector('#figure-0 .main-svg .scatter')
+    assert not page.problems and not page.outside
+
 # --- README.md and the tool
 
 def test_readme_shows_on_a_code_host():
@@ -123,3 +136,15 @@ def test_names_become_links():
     for same in ('`_as_size`', '`no_such_name`', '[`Windows`](elsewhere)', '``Windows``', 'Windows'): assert docs.link_names(same, where)==same
     md = '# `Windows`\n```python\n`Windows`\n```\n`Windows`'
     assert docs.outside_code(md, lambda s: docs.link_names(s, where))==md[:-9]+'[`Windows`](#windows.windows)'
+
+def test_each_source_follows_its_name():
+    src = 'import math\n\n# constraint\n@cache\ndef crop_windows(): pass\n\ndef _help(): pass\n\nclass Windows: pass'
+    assert docs.pieces(src)==[(None, 'import math'), ('crop_windows', '# constraint\n@cache\ndef crop_windows(): pass\n\ndef _help(): pass'),
+                              ('Windows', 'class Windows: pass')]
+    assert docs.pieces('def _help(): pass')==[(None, 'def _help(): pass')]
+
+def test_parameters_are_read_from_the_module():
+    rows = docs.params(docs.find(docs.module('windows')[0], 'sample_windows'), 'windows')
+    assert rows[:3]==[('grid', 'tuple[int,int]', '', 'Token grid (H,W)'), ('sizes', 'Sequence[tuple[int,int]]', '', 'One (h,w) per window'),
+                      ('batch', 'int', '1', 'Images')]
+    assert [r[0] for r in docs.params(docs.find(docs.module('windows')[0], 'Windows'), 'windows')]==['yx', 'sizes', 'grid', 'extra']

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from execnb.nbio import mk_cell, read_nb, write_nb
+from fastcore.basics import AttrDict
 from nbdev.processors import FilterDefaults
 from nbdev.process import Processor
 
@@ -83,8 +84,13 @@ def code(s):
     return f'`{s}`' if s else ''
 
 def table(head, rows):
-    cell = lambda s: ' '.join(s.split())
-    return '\n'.join(['| ' + ' | '.join(r) + ' |' for r in [head, ['---']*len(head), *[[cell(c) for c in r] for r in rows]]])
+    "A Markdown table, without its empty columns"
+    cols = [c for c in zip(head, *rows) if any(c[1:])]
+    lines = [[' '.join(s.split()) for s in r] for r in zip(*cols)]
+    lines.insert(1, ['---']*len(cols))
+    return '\n'.join('| ' + ' | '.join(r) + ' |' for r in lines)
+
+def box(kind, md): return f':::{{container}} {kind}\n{md}\n:::'
 
 def symbol(name, mod, source):
     "Heading, docstring, signature (unless the `source` follows), parameters and methods of a public name"
@@ -92,11 +98,23 @@ def symbol(name, mod, source):
     rows = [(f'**{n}**' if n=='returns' else code(n), code(t), code(d), c.replace('|', r'\|')) for n,t,d,c in params(node, mod) + returns(node, mod)]
     parts = [f'({label(name)})=\n### `{name}`', ast.get_docstring(node) or '']
     if not source: parts.append(f'```python\n{signature(name, node, mod)}\n```')
-    if any(t or c for _,t,_,c in rows): parts.append(':::{container} params\n' + table(['name', 'type', 'default', 'details'], rows) + '\n:::')
+    if any(t or c for _,t,_,c in rows): parts.append(box('params', table(['name', 'type', 'default', 'details'], rows)))
     if isinstance(node, ast.ClassDef) and (ms := methods(node)):
         rows = [(code(signature(m.name, m, mod)), ast.get_docstring(m).replace('|', r'\|')) for m in ms]
-        parts.append(':::{container} methods\n' + table(['method', 'what it does'], rows) + '\n:::')
+        parts.append(box('methods', table(['method', 'what it does'], rows)))
     return '\n\n'.join(p for p in parts if p)
+
+def pieces(src):
+    "Cut a cell's source into (public name or None, its source), so that each source follows its own heading"
+    lines, starts = src.splitlines(), []
+    for o in ast.parse(src).body:
+        if not isinstance(o, DEFS) or o.name not in homes(): continue
+        at = min([o.lineno, *[d.lineno for d in o.decorator_list]]) - 1
+        while at and lines[at-1].startswith('#'): at -= 1
+        starts.append((at, o.name))
+    if not starts or '\n'.join(lines[:starts[0][0]]).strip(): starts.insert(0, (0, None))
+    ends = [at for at,_ in starts[1:]] + [len(lines)]
+    return [(name, '\n'.join(lines[at:end]).strip('\n')) for (at,name),end in zip(starts, ends)]
 
 class document_exports(Processor):
     "Replace exported cells by the documentation of their public names; the source of `#| exports` stays"
@@ -107,11 +125,10 @@ class document_exports(Processor):
             d = c.directives_
             if 'default_exp' in d or 'exporti' in d: continue
             if not {'export','exports'} & d.keys() or 'hide' in d: cells.append(c); continue
-            for o in ast.parse(c.source).body:
-                if isinstance(o, DEFS) and o.name in homes(): cells.append(mk_cell(symbol(o.name, mod, 'exports' in d), 'markdown'))
-            if 'exports' in d:
-                c.metadata['tags'] = ['source']
-                cells.append(c)
+            for name,src in pieces(c.source):
+                if name: cells.append(mk_cell(symbol(name, mod, 'exports' in d), 'markdown'))
+                if 'exports' in d: cells.append(mk_cell(src, metadata=AttrDict(tags=['source'])))
+            if 'exports' in d: cells[-1].outputs = c.outputs
         self.nb.cells = cells
 
 class Page(FilterDefaults):
