@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['benches', 'GEMM', 'GEMM_FLOPS', 'clock', 'compare', 'ratio', 'Bench', 'register', 'run_bench', 'gemm', 'cpu_share',
-           'pick_device', 'judge', 'peak_memory', 'PlainViT', 'vit_flops', 'report_bench']
+           'pick_device', 'judge', 'resident', 'peak_memory', 'PlainViT', 'vit_flops', 'report_bench']
 
 # %% ../nbs/18_bench.ipynb #08be9eae
 import json, math, statistics, subprocess, sys, time
@@ -134,7 +134,7 @@ def judge(
     return [dict(name=k, value=results[k], target=rule, met=ops[rule[:2]](results[k], float(rule[2:]))) for k,rule in targets.items() if k in results]
 
 # %% ../nbs/18_bench.ipynb #cc08b381
-def _resident():
+def resident()->tuple[int,int]: # Bytes
     "Bytes this process holds now, and the most it has held"
     import resource
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*(1 if sys.platform=='darwin' else 1024)
@@ -145,9 +145,9 @@ def _memory_child(name, case, device):
     "In a process of its own: run one case and print its memory in MB as JSON"
     gpu = torch.device(device).type=='cuda'
     f = benches[name].cases[case](device)
-    before = torch.cuda.memory_allocated() if gpu else _resident()[0]
+    before = torch.cuda.memory_allocated() if gpu else resident()[0]
     f()
-    peak = torch.cuda.max_memory_allocated() if gpu else _resident()[1]
+    peak = torch.cuda.max_memory_allocated() if gpu else resident()[1]
     print(json.dumps(dict(before=before/2**20, peak=peak/2**20)))
 
 def peak_memory(
