@@ -7,7 +7,7 @@ __all__ = ['Command', 'Check', 'check_versions', 'check_pairing', 'check_device'
            'BenchCommand', 'main']
 
 # %% ../nbs/20_cli.ipynb #9168a17a
-import importlib, json, os, platform, subprocess, sys, time
+import importlib, json, os, platform, re, subprocess, sys, time
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Annotated
@@ -39,15 +39,15 @@ def check_versions()->Check:
 
 def check_pairing()->Check:
     "Do torch and torchvision belong together, and does timm import?"
-    try: need = next((r.split(';')[0].strip() for r in requires('torchvision') or () if r.startswith('torch==')), 'torch')
-    except PackageNotFoundError: return Check('torch and torchvision', 'torchvision is not installed', ok=False, fix='pip install torch torchvision')
-    have = version('torch')
+    try: have,vision,needs = version('torch'),version('torchvision'),requires('torchvision') or ()
+    except PackageNotFoundError as e: return Check('torch and torchvision', f'{e.name} is not installed', ok=False, fix='pip install torch torchvision')
+    need = next((''.join(c for c in r.split(';')[0] if c not in '() ') for r in needs if re.match(r'torch\b', r)), 'torch')
     try:
         for m in ('torchvision','timm'): importlib.import_module(m)
     except Exception as e:
-        return Check('torch and torchvision', f'torchvision {version("torchvision")} needs {need}, torch {have} is installed; importing failed: {type(e).__name__}: {str(e).splitlines()[0]}',
-                     ok=False, fix=f"pip install --force-reinstall '{need}' 'torchvision=={version('torchvision')}'")
-    return Check('torch and torchvision', f'torchvision {version("torchvision")} was built for {need} and imports with torch {have}')
+        return Check('torch and torchvision', f'torchvision {vision} (which asks for {need}) does not work with torch {have}: {type(e).__name__}: {(str(e).splitlines() or [""])[0]}',
+                     ok=False, fix="install a matching pair from one place: pip install --force-reinstall 'torch>=2.14' torchvision")
+    return Check('torch and torchvision', f'torchvision {vision} asks for {need} and imports with torch {have}; so does timm')
 
 # %% ../nbs/20_cli.ipynb #06e69d01
 def check_device()->Check:
