@@ -264,7 +264,7 @@ def readme(page):
 
 def check(files):
     "Nothing that is published may name this machine or a local host"
-    bad = re.compile('localhost|127\\.0\\.0\\.1|' + re.escape(f'{ROOT}/'))
+    bad = re.compile('https?://(?:localhost|127\\.0\\.0\\.1)|' + re.escape(f'{ROOT}/'))
     found = [f'{f.relative_to(ROOT)}: {m[0]}' for f in files if (m := bad.search(f.read_text(encoding='utf-8')))]
     if found: sys.exit('names of this machine in the output:\n' + '\n'.join(found))
 
