@@ -98,7 +98,7 @@ def symbol(name, mod, source):
     rows = [(f'**{n}**' if n=='returns' else code(n), code(t), code(d), c.replace('|', r'\|')) for n,t,d,c in params(node, mod) + returns(node, mod)]
     parts = [f'({label(name)})=\n### `{name}`', ast.get_docstring(node) or '']
     if not source: parts.append(f'```python\n{signature(name, node, mod)}\n```')
-    if any(t or c for _,t,_,c in rows): parts.append(box('params', table(['name', 'type', 'default', 'details'], rows)))
+    if any(c or t and n!='**returns**' for n,t,_,c in rows): parts.append(box('params', table(['name', 'type', 'default', 'details'], rows)))
     if isinstance(node, ast.ClassDef) and (ms := methods(node)):
         rows = [(code(signature(m.name, m, mod)), ast.get_docstring(m).replace('|', r'\|')) for m in ms]
         parts.append(box('methods', table(['method', 'what it does'], rows)))
