@@ -1,0 +1,44 @@
+"The measuring tools measure: order of calls, ratios, memory of a process of its own"
+import pytest, torch
+from winwin.bench import Bench, benches, clock, compare, judge, peak_memory, pick_device, ratio, register, report_bench, run_bench, vit_flops
+from winwin.vit import ViT
+
+def test_cases_take_turns_and_warm_up_is_not_counted():
+    calls = []
+    t = compare({k: lambda k=k: calls.append(k) for k in 'ab'}, rounds=3, warmup=2)
+    assert calls == ['a', 'b']*5 and [len(v) for v in t.values()] == [3, 3]
+
+def test_ratio_is_taken_within_rounds():
+    "A round in which the whole machine was slow does not count twice"
+    assert ratio([2., 20., 2.], [1., 10., 1.]) == 2
+
+@pytest.mark.parametrize('value,rule,met', [(2.3, '>= 2.3', True), (2.2, '>= 2.3', False), (.5, '<= 0.55', True), (.6, '<= 0.55', False), (1e-6, '<= 1e-5', True)])
+def test_judge(value, rule, met): assert judge({'x': value}, {'x': rule})[0]['met'] is met
+
+def test_memory_is_that_of_one_case():
+    "Embedding two windows holds a good deal less than embedding the image"
+    few, all_ = (peak_memory('embed', c) for c in ('slice first', 'embed first'))
+    assert 0 < few['before'] < few['peak'] < all_['peak']
+    assert few['peak']-few['before'] < .7*(all_['peak']-all_['before'])
+
+def test_a_case_that_fails_says_why():
+    with pytest.raises(RuntimeError, match='no case'): peak_memory('embed', 'no case')
+
+def test_a_new_benchmark_needs_no_other_code():
+    register(Bench('halves', 'a test', {'one': lambda d: lambda: torch.zeros(10), 'two': lambda d: lambda: torch.zeros(10)}, targets={'times faster than two': '>= 0'}))
+    try: r = run_bench('halves', device='cpu', rounds=2, progress=False)
+    finally: del benches['halves']
+    assert r['targets'][0]['met'] and 'halves: a test (cpu)' in report_bench(r)
+
+def test_unknown_names():
+    with pytest.raises(ValueError, match='choose from encoder'): run_bench('nothing')
+    with pytest.raises(RuntimeError): pick_device('no such device')
+
+def test_flops_of_vit_b():
+    "1.09 TFLOP for 3600 tokens; 5.5 times those of 968"
+    with torch.device('meta'): vit = ViT.preset('base')
+    assert vit_flops(vit, 3600) == pytest.approx(1.0935e12, rel=1e-3)
+    assert vit_flops(vit, 3600)/vit_flops(vit, 968) == pytest.approx(5.47, abs=.05)
+
+def test_clock_runs_forward():
+    a = clock(); sum(range(100_000)); assert clock() >= a
