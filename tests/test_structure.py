@@ -115,8 +115,14 @@ def test_title_and_subtitle(path):
 
 @each_notebook
 def test_exported_cells_are_short(path):
-    long = {source(c).splitlines()[1]: n for c in cells(path, 'code') if is_exported(c) and (n := len(source(c).splitlines())-1)>45}
+    lines = lambda c: [o for o in source(c).splitlines() if o.strip() and not o.startswith('#|')]
+    long = {lines(c)[0]: len(lines(c)) for c in cells(path, 'code') if is_exported(c) and len(lines(c))>45}
     assert not long, f'more than 45 lines: {long}'
+
+@each_notebook
+def test_code_is_at_most_120_columns_wide(path):
+    wide = [o for c in cells(path, 'code') for o in source(c).splitlines() if len(o)>120 and not o.startswith('#|')]
+    assert not wide, wide
 
 @each_notebook
 def test_saved_outputs_are_clean(path):

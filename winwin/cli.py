@@ -9,6 +9,7 @@ __all__ = ['Command', 'Check', 'check_versions', 'check_pairing', 'check_device'
 # %% ../nbs/20_cli.ipynb #9168a17a
 import importlib, json, os, platform, re, subprocess, sys, time
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Annotated
 import tyro
@@ -34,20 +35,22 @@ def check_versions()->Check:
         try: found[p] = version(p)
         except PackageNotFoundError: found[p] = None
     missing = [p for p,v in found.items() if v is None]
-    return Check('versions', f'Python {platform.python_version()}, ' + ', '.join(f'{p} {v or "missing"}' for p,v in found.items()),
-                 ok=not missing, fix=f'pip install {" ".join(missing)}' if missing else '')
+    text = ', '.join([f'Python {platform.python_version()}', *(f'{p} {v or "missing"}' for p,v in found.items())])
+    return Check('versions', text, ok=not missing, fix=f'pip install {" ".join(missing)}' if missing else '')
 
 def check_pairing()->Check:
     "Do torch and torchvision belong together, and does timm import?"
+    say = partial(Check, 'torch and torchvision')
     try: have,vision,needs = version('torch'),version('torchvision'),requires('torchvision') or ()
-    except PackageNotFoundError as e: return Check('torch and torchvision', f'{e.name} is not installed', ok=False, fix='pip install torch torchvision')
-    need = next((''.join(c for c in r.split(';')[0] if c not in '() ') for r in needs if re.match(r'torch\b', r)), 'torch')
+    except PackageNotFoundError as e: return say(f'{e.name} is missing', ok=False, fix='pip install torch torchvision')
+    need = next((re.sub('[() ]', '', r.split(';')[0]) for r in needs if re.match(r'torch\b', r)), 'torch')
     try:
         for m in ('torchvision','timm'): importlib.import_module(m)
     except Exception as e:
-        return Check('torch and torchvision', f'torchvision {vision} (which asks for {need}) does not work with torch {have}: {type(e).__name__}: {(str(e).splitlines() or [""])[0]}',
-                     ok=False, fix="install a matching pair from one place: pip install --force-reinstall 'torch>=2.14' torchvision")
-    return Check('torch and torchvision', f'torchvision {vision} asks for {need} and imports with torch {have}; so does timm')
+        why = f'{type(e).__name__}: {(str(e).splitlines() or [""])[0]}'
+        return say(f'torchvision {vision} (which asks for {need}) does not work with torch {have}: {why}', ok=False,
+                   fix="install a matching pair: pip install --force-reinstall 'torch>=2.14' torchvision")
+    return say(f'torchvision {vision} asks for {need} and imports with torch {have}; so does timm')
 
 # %% ../nbs/20_cli.ipynb #06e69d01
 def check_device()->Check:
@@ -59,14 +62,18 @@ def check_device()->Check:
     if torch.accelerator.is_available(): return Check('device', str(torch.accelerator.current_accelerator()))
     return Check('device', f'CPU, {torch.get_num_threads()} threads; no GPU is visible to torch')
 
+_bf16 = 'import torch; a = torch.randn(64,64).bfloat16(); print((a@a).float().norm().isfinite().item())'
+
 def check_bf16(
-    code:str='import torch; a = torch.randn(64,64).bfloat16(); print((a@a).float().norm().isfinite().item())', # What to try
+    code:str=_bf16, # Program to try; prints True if all is well
 )->Check:
     "Is bfloat16 safe on this CPU? Tried in another process, because it may crash"
     p = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=300)
     if p.returncode==0 and 'True' in p.stdout: return Check('bfloat16 on the CPU', 'works')
-    why = f'the process died with signal {-p.returncode}' if p.returncode<0 else (p.stderr.strip().splitlines() or ['a wrong result'])[-1]
-    return Check('bfloat16 on the CPU', f'does not work here ({why})', fix='keep float32 on the CPU, which is the default; a GPU is not affected')
+    last = (p.stderr.strip().splitlines() or ['a wrong result'])[-1]
+    why = f'the process died with signal {-p.returncode}' if p.returncode<0 else last
+    return Check('bfloat16 on the CPU', f'does not work here ({why})',
+                 fix='keep float32 on the CPU, which is the default; a GPU is not affected')
 
 # %% ../nbs/20_cli.ipynb #ce694cc9
 def check_forward(
@@ -89,11 +96,12 @@ def check_forward(
     for name,w,train in (('two windows, training',two,True), ('full image, inference',full,False)):
         timed(w, train)
         x,ok,s = timed(w, train)
-        out.append(Check(name, f'{w.num_tokens} tokens of a ViT-{preset} in {s*1e3:.0f} ms: {w.num_tokens/s:,.0f} tokens per second', ok=ok,
-                         fix='' if ok else 'the output is not finite: reinstall torch, or try another device'))
-    listed = Windows(full.yx, full.sizes, full.grid, extra=torch.zeros(1, 0, dtype=torch.long)) # the same tokens through the windowed path
-    diff = (timed(listed, False)[0]-x).abs().max().item()
-    out.append(Check('one path for both', f'full image as one window differs by {diff:.1e}', ok=diff<1e-4, fix='' if diff<1e-4 else 'please report this, with the lines above'))
+        speed = f'{w.num_tokens} tokens of a ViT-{preset} in {s*1e3:.0f} ms: {w.num_tokens/s:,.0f} tokens per second'
+        out.append(Check(name, speed, ok, '' if ok else 'not finite: reinstall torch, or try another device'))
+    halves = Windows(torch.tensor([[[0,0],[22,0]]]), [(22,80),(23,80)], (45,80)) # the same tokens as two windows
+    diff = (timed(halves, False)[0]-x).abs().max().item()
+    out.append(Check('windows and full agree', f'the image as two halves differs by {diff:.1e}', ok=diff<1e-4,
+                     fix='' if diff<1e-4 else 'please report this, with the lines above'))
     return out + [Check('memory', f'{resident()[1]/2**30:.2f} GB at the peak of this process')]
 
 # %% ../nbs/20_cli.ipynb #4234319a
@@ -107,7 +115,9 @@ class Doctor:
         checks = []
         for f in (check_versions, check_pairing, check_device, check_bf16, check_forward):
             try: got = f()
-            except Exception as e: got = Check(f.__name__.removeprefix('check_'), f'{type(e).__name__}: {e}', ok=False, fix='see the checks above; a missing or mismatched package is the usual cause')
+            except Exception as e: # a doctor does not die of what he finds
+                got = Check(f.__name__.removeprefix('check_'), f'{type(e).__name__}: {e}', ok=False,
+                            fix='see the checks above; a missing or mismatched package is the usual cause')
             for c in got if isinstance(got, list) else [got]:
                 checks.append(c)
                 if not self.json: print(c, flush=True)
@@ -130,7 +140,8 @@ class BenchCommand:
         "Run the benchmarks and print their results"
         from winwin.bench import benches, report_bench, run_bench
         if not self.names:
-            print('\n'.join(f'{b.name:<14}{b.about}' for b in benches.values()) + '\n\nwinwin bench NAME [NAME ...], or winwin bench all')
+            for b in benches.values(): print(f'{b.name:<14}{b.about}')
+            print('\nwinwin bench NAME [NAME ...], or winwin bench all')
             return 0
         if bad := [n for n in self.names if n not in benches and n!='all']:
             print(f'no benchmark {", ".join(bad)}; choose from {", ".join(benches)}, or all', file=sys.stderr)
@@ -152,8 +163,9 @@ def main(
     "Entry point of the `winwin` command"
     args = sys.argv[1:] if args is None else args
     if args in (['--version'],['-V']): return print(f'winwin {version("winwin")}')
-    about = 'Train plain vision transformers at high resolution from two windows. `winwin COMMAND --help` explains a command.'
-    cmd = tyro.cli(Command, args=args or ['--help'], prog='winwin', description=about, config=(tyro.conf.FlagCreatePairsOff,))
+    about = 'Train plain vision transformers at high resolution from two windows. `winwin COMMAND --help` says more.'
+    flags = (tyro.conf.FlagCreatePairsOff,)
+    cmd = tyro.cli(Command, args=args or ['--help'], prog='winwin', description=about, config=flags)
     try: sys.exit(cmd.run())
     except KeyboardInterrupt: sys.exit(130)
     except BrokenPipeError: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()) # the reader of a pipe left

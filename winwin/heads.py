@@ -24,11 +24,13 @@ class Head(nn.Module):
     )->list[Tensor]: # One (B,num_outputs,h*P,w*P) per window
         "Predict every window; isolated extra tokens are dropped"
         tokens = [tokens] if isinstance(tokens, Tensor) else list(tokens)
-        if len(tokens)!=self.num_inputs: raise ValueError(f'{type(self).__name__} reads the tokens of {self.num_inputs} layer(s) and got {len(tokens)}; see forward_intermediates')
+        if len(tokens)!=self.num_inputs:
+            raise ValueError(f'{type(self).__name__} reads the tokens of {self.num_inputs} layer(s) '
+                             f'and got {len(tokens)}; see forward_intermediates')
         parts,out = [windows.split(t) for t in tokens],[None]*len(windows)
         for hw in dict.fromkeys(windows.sizes): # windows of one size are one batch
             ids = [i for i,s in enumerate(windows.sizes) if s==hw]
-            maps = [p[ids[0]] if len(ids)==1 else torch.stack([p[i] for i in ids], 1).flatten(0,1) for p in parts] # (B*k,h,w,C)
+            maps = [torch.stack([p[i] for i in ids], 1).flatten(0,1) for p in parts] # (B*k,h,w,C)
             y = self.predict(*maps).unflatten(0, (-1,len(ids)))
             for i,m in zip(ids, y.unbind(1)): out[i] = m
         return out
@@ -79,7 +81,8 @@ class ConvNeXtHead(Head):
         stride:int=4,      # Pixels per cell side
     ):
         super().__init__()
-        if patch_size%stride: raise ValueError(f'patch_size {patch_size} is not divisible by stride {stride}; choose a stride that divides it')
+        if patch_size%stride:
+            raise ValueError(f'patch_size {patch_size} is not divisible by stride {stride}; take one that divides it')
         self.patch_size,self.cells = patch_size,patch_size//stride
         self.proj_dec = nn.Linear(dim, self.cells**2*hidden)
         self.blocks = nn.ModuleList(ConvNeXtBlock(hidden) for _ in range(depth))
@@ -95,7 +98,8 @@ class ConvNeXtHead(Head):
         x = self.proj_dec(x).unflatten(-1, (self.cells,self.cells,-1)) # (M,h,w,cy,cx,hidden)
         x = x.transpose(2,3).flatten(3,4).flatten(1,2)                # (M,h*cy,w*cx,hidden)
         for b in self.blocks: x = b(x)
-        return F.interpolate(self.final_layer(x.permute(0,3,1,2)), size=(h*self.patch_size,w*self.patch_size), mode='bilinear')
+        x = self.final_layer(x.permute(0,3,1,2))
+        return F.interpolate(x, size=(h*self.patch_size,w*self.patch_size), mode='bilinear')
 
 # %% ../nbs/04_heads.ipynb #b101000c
 class ResidualConvUnit(nn.Module):
@@ -136,7 +140,7 @@ class DPTHead(Head):
     ):
         super().__init__()
         d,l = [dims]*4 if isinstance(dims, int) else list(dims),layer_dims
-        if len(d)!=4 or len(l)!=4: raise ValueError(f'DPT reads four layers; dims {dims} and layer_dims {layer_dims} need four entries each')
+        if len(d)!=4 or len(l)!=4: raise ValueError(f'DPT reads four layers: dims {d}, layer_dims {l}')
         conv = nn.Conv2d
         self.act_postprocess = nn.ModuleList([
             nn.Sequential(conv(d[0], l[0], 1), nn.ConvTranspose2d(l[0], l[0], 4, 4)),
@@ -147,7 +151,8 @@ class DPTHead(Head):
         self.scratch.layer_rn = nn.ModuleList(conv(o, feature_dim, 3, padding=1, bias=False) for o in l)
         for k in range(1,5): setattr(self.scratch, f'refinenet{k}', FeatureFusion(feature_dim))
         self.scratch.refinenet4.resConfUnit1.requires_grad_(False) # the coarsest map has nothing to add
-        self.head = nn.Sequential(conv(feature_dim, feature_dim//2, 3, padding=1), nn.Upsample(scale_factor=patch_size/8, mode='bilinear', align_corners=True),
+        self.head = nn.Sequential(conv(feature_dim, feature_dim//2, 3, padding=1),
+            nn.Upsample(scale_factor=patch_size/8, mode='bilinear', align_corners=True),
             conv(feature_dim//2, last_dim, 3, padding=1), nn.ReLU(), conv(last_dim, num_outputs, 1))
 
     def predict(self,
@@ -168,5 +173,6 @@ def dpt_hooks(
     "Blocks whose tokens a `DPTHead` reads"
     step = -(-dec_depth//3) if dec_depth else enc_depth//4
     last = enc_depth+dec_depth-1
-    if step<1 or last<3*step: raise ValueError(f'{enc_depth} + {dec_depth} blocks are too few for DPT, which reads four layers')
+    if step<1 or last<3*step:
+        raise ValueError(f'{enc_depth} + {dec_depth} blocks are too few for DPT, which reads four layers')
     return [last-step*i for i in (3,2,1,0)]

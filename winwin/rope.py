@@ -17,8 +17,11 @@ def rope_table(
     scale:float=1.,     # Multiplies all positions; 224/512 reads 512 px as if they were 224
 )->Tensor: # (B,N,D/2,2): cos and sin per channel pair, first y then x, float32
     "Cosines and sines for every token and channel pair"
-    if head_dim%4: raise ValueError(f'head_dim {head_dim} is not divisible by 4: y and x each need pairs of channels; choose dim/num_heads from 4, 8, ... 32, 64')
-    if pos.shape[-1]!=2: raise ValueError(f'positions have shape {tuple(pos.shape)}; give (B,N,2) with y and x, as Windows.positions() does')
+    if head_dim%4:
+        raise ValueError(f'head_dim {head_dim} is not divisible by 4: y and x each need pairs of channels; '
+                         'choose dim/num_heads from 4, 8, ... 32, 64')
+    if pos.shape[-1]!=2:
+        raise ValueError(f'positions have shape {tuple(pos.shape)}; give (B,N,2) with y and x, as Windows.positions()')
     n = head_dim//4
     freq = scale * base**(-torch.arange(n, device=pos.device, dtype=torch.float32)/n)
     angle = (pos.float()[...,None]*freq).flatten(-2) # (B,N,2*n)
@@ -77,7 +80,8 @@ def sincos_pos(
     base:float=10_000.,  # Ratio of the fastest to the slowest frequency
 )->Tensor: # (B,N,dim) float32
     "Fixed sine-cosine embedding of absolute positions"
-    if dim%4: raise ValueError(f'dim {dim} is not divisible by 4: y and x each need sines and cosines; choose a multiple of 4')
+    if dim%4:
+        raise ValueError(f'dim {dim} is not divisible by 4: y and x each need sines and cosines; take a multiple of 4')
     n = dim//4
     freq = base**(-torch.arange(n, device=pos.device, dtype=torch.float32)/n)
     angle = pos.flip(-1).float()[...,None]*freq # (B,N,2,n)

@@ -49,7 +49,8 @@ def pad_to_patches(
     value:float=0.,       # What 'constant' writes, such as 255 for labels
 )->tuple[Tensor,tuple[int,int]]: # Padded `x` and the size (h,w) to give to `unpad`
     "Extend the bottom and the right of `x` to whole patches"
-    if mode not in ('replicate','constant'): raise ValueError(f"mode {mode!r} is unknown; use 'replicate' or 'constant'")
+    if mode not in ('replicate','constant'):
+        raise ValueError(f"mode {mode!r} is unknown; use 'replicate' or 'constant'")
     h,w = x.shape[-2:]
     pad = (0, -w%patch, 0, -h%patch)
     if not any(pad): return x,(h,w)
@@ -108,11 +109,13 @@ class PatchEmbed(nn.Module):
         windows:Windows|None=None, # What to embed; none = the whole image
     )->Tensor: # Tokens (B,N,dim)
         "Tokens of `img` in the order of `windows`"
-        if img.ndim!=4 or img.shape[1]!=self.in_chans: raise ValueError(f'images have shape {tuple(img.shape)}; this model reads (B,{self.in_chans},height,width)')
+        if img.ndim!=4 or img.shape[1]!=self.in_chans:
+            raise ValueError(f'images have shape {tuple(img.shape)}; this model reads (B,{self.in_chans},height,width)')
         x = patch_view(img, self.patch_size)
-        if windows is None or windows.is_full and windows.grid==self.grid(img): x = x.flatten(3).flatten(1,2)
+        if windows is not None: windows = check_windows(windows, img, self.grid(img))
+        if windows is None or windows.is_full: x = x.flatten(3).flatten(1,2)
         else:
-            b,pos = torch.arange(len(x), device=x.device)[:,None],check_windows(windows, img, self.grid(img)).positions()
+            b,pos = torch.arange(len(x), device=x.device)[:,None],windows.positions()
             x = x[b,pos[...,0],pos[...,1]].flatten(2)
         return F.linear(x, self.proj.weight.flatten(1), self.proj.bias)
 
@@ -123,6 +126,10 @@ def check_windows(
     grid:tuple[int,int],  # Token grid (H,W) of `img`
 )->Windows: # The windows, on the device of `img`
     "Refuse windows made for another grid or another number of images; a batch of 1 serves all images"
-    if windows.grid!=tuple(grid): raise ValueError(f'the windows lie on a {windows.grid} grid and the image has {tuple(grid)} tokens; draw them with sample_windows({tuple(grid)}, ...)')
-    if windows.batch not in (1,len(img)): raise ValueError(f'{windows.batch} sets of windows for {len(img)} images; draw them with batch={len(img)}')
+    grid = tuple(grid)
+    if windows.grid!=grid:
+        raise ValueError(f'the windows lie on a {windows.grid} grid and the image has {grid} tokens; '
+                         f'draw them with sample_windows({grid}, ...)')
+    if windows.batch not in (1,len(img)):
+        raise ValueError(f'{windows.batch} sets of windows for {len(img)} images; draw them with batch={len(img)}')
     return windows.to(img.device)

@@ -133,8 +133,10 @@ def attend_locally(
     rotate:bool=True, # Rotate queries and keys
 )->Tensor: # (B,N,C)
     "Attention inside tiles of k x k tokens, for each window by itself"
-    if windows is None: raise ValueError('local attention needs to know where the tokens lie; pass windows=Windows.full(grid)')
-    if windows.extra is not None: raise ValueError('isolated extra tokens have no tile to attend in; use local_window=None or extra=0')
+    if windows is None:
+        raise ValueError('local attention needs to know where the tokens lie; pass windows=Windows.full(grid)')
+    if windows.extra is not None:
+        raise ValueError('isolated extra tokens have no tile to attend in; use local_window=None or extra=0')
     pos = Windows.full((k,k)).to(x.device).positions() if rotate else None
     maps = [from_tiles(attn(to_tiles(m, k), pos), m.shape[1:3], k) for m in windows.split(x)]
     return torch.cat([m.flatten(1,2) for m in maps], 1)
@@ -150,7 +152,7 @@ class ViT(nn.Module):
         in_chans:int=3,                    # Channels of the image
         mlp_ratio:float=4.,                # Hidden channels of the MLPs over C
         qkv_bias:bool=True,                # Bias of the q, k, v projections
-        pos:str='rope',                    # 'rope' rotates queries and keys, 'sincos' adds absolute positions to the tokens
+        pos:str='rope',                    # 'rope' rotates queries and keys, 'sincos' adds absolute positions to tokens
         rope_base:float=100.,              # Frequency base of the rotation
         rope_scale:float=1.,               # Multiplies all positions: below 1 reads a larger grid as if it were smaller
         local_window:int|None=None,        # ViT-Det: side of the tiles in which most blocks attend
@@ -162,7 +164,8 @@ class ViT(nn.Module):
         self.dim,self.depth,self.num_heads,self.patch_size = dim,depth,num_heads,patch_size
         self.pos,self.rope_base,self.rope_scale,self.checkpointing = pos,rope_base,rope_scale,checkpointing
         self.patch_embed = PatchEmbed(patch_size, in_chans, dim)
-        self.blocks = nn.ModuleList(Block(dim, num_heads, mlp_ratio, qkv_bias, rope_base, None if i in global_blocks else local_window) for i in range(depth))
+        self.blocks = nn.ModuleList(Block(dim, num_heads, mlp_ratio, qkv_bias, rope_base,
+            local_window=None if i in global_blocks else local_window) for i in range(depth))
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         init_weights(self)
 
@@ -186,8 +189,7 @@ class ViT(nn.Module):
     @classmethod
     def preset(cls, name:str='base', **over)->'ViT':
         "A ViT of a usual size, one of `vit_sizes`; `over` changes any argument"
-        if name not in vit_sizes: raise ValueError(f'no preset {name!r}; choose from {", ".join(vit_sizes)}')
-        return cls(**{**vit_sizes[name], **over})
+        return cls(**{**_size(name), **over})
 
 # %% ../nbs/03_vit.ipynb #98841c08
 def run_blocks(
@@ -201,7 +203,8 @@ def run_blocks(
     "Run `x` through `blocks` as far as needed and keep what `indices` ask for"
     keep,out = _indices(indices, len(blocks)),[]
     for i,blk in enumerate(blocks[:keep[-1]+1]):
-        x = checkpoint(blk, x, *args, use_reentrant=False) if checkpointing and torch.is_grad_enabled() else blk(x, *args)
+        if checkpointing and torch.is_grad_enabled(): x = checkpoint(blk, x, *args, use_reentrant=False)
+        else: x = blk(x, *args)
         if i in keep: out.append(norm(x) if i==len(blocks)-1 else x)
     return out
 
@@ -209,7 +212,8 @@ def run_blocks(
 def _indices(indices, depth):
     "Block numbers, ascending and from 0"
     if indices is None: return list(range(depth))
-    if not indices or any(not -depth<=i<depth for i in indices): raise ValueError(f'block indices {list(indices)} must lie between {-depth} and {depth-1}: there are {depth} blocks')
+    if not indices or any(not -depth<=i<depth for i in indices):
+        raise ValueError(f'there are {depth} blocks: indices {list(indices)} must lie between {-depth} and {depth-1}')
     return sorted({i%depth for i in indices})
 
 def _layout(vit, img, windows):
@@ -217,15 +221,21 @@ def _layout(vit, img, windows):
     grid = vit.patch_embed.grid(img)
     return Windows.full(grid).to(img.device) if windows is None else check_windows(windows, img, grid)
 
+def _size(name):
+    if name not in vit_sizes: raise ValueError(f'no preset {name!r}; choose from {", ".join(vit_sizes)}')
+    return vit_sizes[name]
+
 def _place(vit, x, pos):
-    "Tokens and what the blocks need to know of their positions: a table to rotate by, or nothing once positions are added"
+    "Tokens and what blocks need to know of their positions: a table to rotate by, or nothing once positions are added"
     if vit.pos=='sincos': return x + sincos_pos(pos, vit.dim).to(x.dtype),None
     return x,rope_table(pos, vit.dim//vit.num_heads, vit.rope_base, vit.rope_scale)
 
 def _check_vit(dim, depth, num_heads, pos, global_blocks):
     if pos not in ('rope','sincos'): raise ValueError(f"pos {pos!r} is unknown; use 'rope' or 'sincos'")
-    if bad := [b for b in global_blocks if not 0<=b<depth]: raise ValueError(f'global_blocks {bad} do not exist: there are {depth} blocks, numbered from 0')
-    rope_table(torch.zeros(1,1,2), dim//num_heads) if pos=='rope' else sincos_pos(torch.zeros(1,1,2), dim) # refuse bad sizes now
+    if bad := [b for b in global_blocks if not 0<=b<depth]:
+        raise ValueError(f'global_blocks {bad} do not exist: there are {depth} blocks, numbered from 0')
+    origin = torch.zeros(1,1,2)
+    rope_table(origin, dim//num_heads) if pos=='rope' else sincos_pos(origin, dim) # refuse bad sizes now
 
 # %% ../nbs/03_vit.ipynb #781d3553
 vit_sizes = dict(
@@ -235,6 +245,7 @@ vit_sizes = dict(
     large=dict(dim=1024, depth=24, num_heads=16),
 )
 
+# %% ../nbs/03_vit.ipynb #52e33cd1
 def init_weights(
     model:nn.Module, # Module whose linear layers to initialise
 ):

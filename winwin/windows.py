@@ -21,25 +21,23 @@ class Windows:
     yx:Tensor                         # Top-left corners (B,n,2)
     sizes:Sequence[tuple[int,int]]    # One (h,w) per window
     grid:tuple[int,int]               # Token grid (H,W)
-    extra:Tensor|None=None            # Flat ids (B,e) of isolated tokens outside the windows: seen, but without head or loss
+    extra:Tensor|None=None            # Flat ids (B,e) of isolated tokens outside: context, no head, no loss
 
     def __post_init__(self): _check_windows(self)
     def __len__(self): return len(self.sizes)
-    def __repr__(self): return f'Windows(batch={self.batch}, sizes={_short(self.sizes)}, grid={self.grid}, num_tokens={self.num_tokens})'
+    def __repr__(self):
+        return f'Windows(batch={self.batch}, sizes={_short(self.sizes)}, grid={self.grid}) # {self.num_tokens} tokens'
 
     @classmethod
-    def full(cls,
-        grid:tuple[int,int], # Token grid (H,W)
-        batch:int=1,         # Images
-    )->'Windows': # One window that covers the grid
-        "The whole image as one window"
+    def full(cls, grid:tuple[int,int], batch:int=1)->'Windows':
+        "The whole image as one window, for each of `batch` images"
         H,W = _as_size(grid, 'grid')
         return _trusted(torch.zeros(batch,1,2,dtype=torch.long), ((H,W),), (H,W))
 
     @property
     def batch(self)->int: return self.yx.shape[0]
     @property
-    def num_tokens(self)->int: return sum(h*w for h,w in self.sizes) + (0 if self.extra is None else self.extra.shape[1])
+    def num_tokens(self)->int: return _area(self.sizes) + (0 if self.extra is None else self.extra.shape[1])
     @property
     def device(self)->torch.device: return self.yx.device
     @property
@@ -59,21 +57,26 @@ class Windows:
         x:Tensor, # Tokens (B,N,C)
     )->list[Tensor]: # One (B,h,w,C) per window, extra tokens dropped
         "Cut a token sequence into one map per window"
-        if x.shape[1]!=self.num_tokens: raise ValueError(f'{x.shape[1]} tokens do not match the {self.num_tokens} of {self!r}')
-        parts = x.split([h*w for h,w in self.sizes] + [self.num_tokens-sum(h*w for h,w in self.sizes)], 1)
+        if x.shape[1]!=self.num_tokens:
+            raise ValueError(f'{x.shape[1]} tokens do not match the {self.num_tokens} of {self!r}')
+        parts = x.split([h*w for h,w in self.sizes] + [self.num_tokens-_area(self.sizes)], 1)
         return [p.unflatten(1, hw) for p,hw in zip(parts,self.sizes)]
 
     def to(self, device)->'Windows':
         "The same windows on `device`"
-        return _trusted(self.yx.to(device), self.sizes, self.grid, None if self.extra is None else self.extra.to(device))
+        extra = None if self.extra is None else self.extra.to(device)
+        return _trusted(self.yx.to(device), self.sizes, self.grid, extra)
 
 # %% ../nbs/00_windows.ipynb #c6ecd651
 def _short(sizes): return str(sizes) if len(sizes)<7 else f'({sizes[0]}, ... {len(sizes)} in all)'
 
+def _area(sizes): return sum(h*w for h,w in sizes)
+
 def _as_size(hw, what='window'):
     "`hw` as a tuple of two positive ints"
     t = tuple(int(o) for o in hw)
-    if len(t)!=2 or min(t)<1: raise ValueError(f'{what} {tuple(hw)} is not a size; give (height, width) in tokens, both at least 1')
+    if len(t)!=2 or min(t)<1:
+        raise ValueError(f'{what} {tuple(hw)} is not a size; give (height, width) in tokens, both at least 1')
     return t
 
 def _trusted(yx, sizes, grid, extra=None):
@@ -83,7 +86,8 @@ def _trusted(yx, sizes, grid, extra=None):
     return w
 
 # Compilers, exporters and `tree_map` see two tensors; sizes and grid are part of the type
-_pytree.register_pytree_node(Windows, lambda w: ([w.yx,w.extra], (w.sizes,w.grid)), lambda t,c: _trusted(t[0], *c, t[1]),
+_pytree.register_pytree_node(Windows,
+    lambda w: ([w.yx,w.extra], (w.sizes,w.grid)), lambda t,c: _trusted(t[0], *c, t[1]),
     flatten_with_keys_fn=lambda w: ([(_pytree.GetAttrKey(k), getattr(w, k)) for k in ('yx','extra')], (w.sizes,w.grid)),
     serialized_type_name='winwin.Windows')
 
@@ -106,19 +110,22 @@ def _check_windows(w):
     yx,extra = w.yx,w.extra
     if not sizes: raise ValueError('no windows; give at least one (h,w) in sizes')
     if yx.ndim!=3 or yx.shape[1:]!=(len(sizes),2) or yx.is_floating_point():
-        raise ValueError(f'corners yx have shape {tuple(yx.shape)} ({yx.dtype}); {len(sizes)} sizes need integers (B,{len(sizes)},2)')
+        raise ValueError(f'corners yx have shape {tuple(yx.shape)} ({yx.dtype}); '
+                         f'{len(sizes)} sizes need integers (B,{len(sizes)},2)')
     last = torch.tensor(grid, device=yx.device) - torch.tensor(sizes, device=yx.device) # largest corner of each window
     if (bad := ((yx<0) | (yx>last)).any(-1)).any():
         b,i = bad.nonzero()[0].tolist()
         raise ValueError(f'window {i} of image {b}, {sizes[i]} at {tuple(yx[b,i].tolist())}, leaves the {grid} grid; '
                          f'its corner must lie between (0, 0) and {tuple(last[i].tolist())}')
-    if extra is not None and (extra.ndim!=2 or len(extra)!=len(yx) or (extra.numel() and not 0<=extra.min()<=extra.max()<grid[0]*grid[1])):
-        raise ValueError(f'extra tokens have shape {tuple(extra.shape)}; give flat ids (B,e) in [0,{grid[0]*grid[1]})')
-    seen = torch.zeros(len(yx), grid[0]*grid[1], dtype=torch.int32, device=yx.device)
+    size = grid[0]*grid[1]
+    if extra is not None and (extra.ndim!=2 or len(extra)!=len(yx) or ((extra<0) | (extra>=size)).any()):
+        raise ValueError(f'extra tokens have shape {tuple(extra.shape)}; give flat ids (B,e) in [0,{size})')
+    seen = torch.zeros(len(yx), size, dtype=torch.int32, device=yx.device)
     seen.scatter_add_(1, w.index(), torch.ones_like(w.index(), dtype=torch.int32))
     if (twice := (seen>1).any(1)).any():
         b = twice.nonzero()[0].item()
-        raise ValueError(f'windows overlap in image {b}: a token is seen twice in {_short(tuple(map(tuple, yx[b].tolist())))} of sizes '
+        corners = _short(tuple(map(tuple, yx[b].tolist())))
+        raise ValueError(f'windows overlap in image {b}: a token is seen twice in corners {corners} of sizes '
                          f'{_short(sizes)}; move the windows apart or draw them with sample_windows')
 
 # %% ../nbs/00_windows.ipynb #244b734b
@@ -201,15 +208,16 @@ def _fit_sizes(grid, sizes):
     grid,sizes = _as_size(grid, 'grid'),tuple(_as_size(o) for o in sizes)
     if not sizes: raise ValueError('no windows; give at least one (h,w) in sizes')
     for hw in sizes:
-        if hw[0]>grid[0] or hw[1]>grid[1]: raise ValueError(f'window {hw} cannot fit: it is larger than the {grid} grid; shrink it to at most {grid}')
-    if sum(h*w for h,w in sizes)>grid[0]*grid[1]: raise ValueError(_no_room(grid, sizes))
+        if hw[0]>grid[0] or hw[1]>grid[1]:
+            raise ValueError(f'window {hw} cannot fit: it is larger than the {grid} grid; shrink it to at most {grid}')
+    if _area(sizes)>grid[0]*grid[1]: raise ValueError(_no_room(grid, sizes))
     return grid,sizes
 
 def _no_room(grid, sizes):
     "Why `sizes` cannot share `grid`, and what could"
     less = sizes
     while _pack(grid, less) is None: less = tuple((max(1, min(h-1,grid[0])), max(1, min(w-1,grid[1]))) for h,w in less)
-    return (f'windows {_short(sizes)} cannot fit side by side in the {grid} grid: they cover {sum(h*w for h,w in sizes)} of its '
+    return (f'windows {_short(sizes)} cannot fit side by side in the {grid} grid: they cover {_area(sizes)} of its '
             f'{grid[0]*grid[1]} tokens and no placement was found; {_short(less)} would fit')
 
 # %% ../nbs/00_windows.ipynb #ac0e1c67
@@ -235,7 +243,8 @@ def sample_windows(
 def _draw_extra(windows, n, generator):
     "`n` different tokens (B,n) of each image that no window covers"
     free = ~window_mask(windows).flatten(1)
-    if n>(room := free.shape[1]-windows.num_tokens): raise ValueError(f'{n} extra tokens cannot fit: {room} lie outside the windows; ask for fewer')
+    if n>(room := free.shape[1]-windows.num_tokens):
+        raise ValueError(f'{n} extra tokens cannot fit: {room} lie outside the windows; ask for fewer')
     return (torch.rand(free.shape, generator=generator, device=free.device)*free).topk(n, dim=1).indices
 
 # %% ../nbs/00_windows.ipynb #d2c0be84
@@ -248,7 +257,8 @@ def sample_tokens(
     "Draw `n` isolated tokens per image, all different"
     H,W = _as_size(grid, 'grid')
     if not 1<=n<=H*W: raise ValueError(f'{n} tokens cannot be drawn from a {(H,W)} grid; choose 1 to {H*W}')
-    i = torch.rand(batch, H*W, generator=generator, device=generator.device if generator else 'cpu').topk(n, dim=1).indices
+    dev = generator.device if generator else 'cpu'
+    i = torch.rand(batch, H*W, generator=generator, device=dev).topk(n, dim=1).indices
     return _trusted(torch.stack([i//W, i%W], -1), ((1,1),)*n, (H,W))
 
 # %% ../nbs/00_windows.ipynb #e5642228
@@ -275,7 +285,8 @@ def random_sizes(
         lam = min(1., (ratio-1)/k/max(max(share), 1e-9))
         sizes = tuple(_side(total*(1/k+lam*s), a0*(a1/a0)**r(), (H,W), min_side) for s in share)
         if _pack((H,W), sizes) is not None: return sizes
-    raise ValueError(f'no layout of {ns} windows with {tokens} tokens was found in the {(H,W)} grid; lower tokens or the aspect range')
+    raise ValueError(f'no layout of {ns} windows with {tokens} tokens was found in the {(H,W)} grid; '
+                     'lower tokens or the aspect range')
 
 # %% ../nbs/00_windows.ipynb #2196b5ce
 def _side(tokens, aspect, grid, least):
@@ -313,10 +324,14 @@ def show_windows(
     if img is not None:
         img = img.permute(1,2,0).cpu().numpy() if isinstance(img, Tensor) else np.asarray(img)
         ax.imshow(img, extent=(0,W,H,0), interpolation='antialiased')
-        ax.imshow(np.ones((H,W,3)), alpha=.75*(~window_mask(windows)[i].cpu().numpy()), extent=(0,W,H,0), interpolation='nearest')
+        veil = .75*(~window_mask(windows)[i].cpu().numpy())
+        ax.imshow(np.ones((H,W,3)), alpha=veil, extent=(0,W,H,0), interpolation='nearest')
     for k,((y,x),(h,w)) in enumerate(zip(yx, windows.sizes)):
-        ax.add_patch(plt.Rectangle((x,y), w, h, fill=img is None, alpha=.55 if img is None else 1, facecolor=f'C{k%10}', edgecolor=f'C{k%10}', lw=1.5 if h*w>4 else 0))
-    if windows.extra is not None: ax.scatter(*reversed([(e+.5).cpu() for e in (windows.extra[i]//W, windows.extra[i]%W)]), s=3, c='k', marker='s', lw=0)
+        style = dict(facecolor=f'C{k%10}', edgecolor=f'C{k%10}', lw=1.5 if h*w>4 else 0)
+        ax.add_patch(plt.Rectangle((x,y), w, h, fill=img is None, alpha=.55 if img is None else 1, **style))
+    if windows.extra is not None:
+        e = windows.extra[i].cpu()
+        ax.scatter(e%W+.5, e//W+.5, s=3, c='k', marker='s', lw=0)
     return ax.set(xlim=(0,W), ylim=(H,0), aspect='equal', xticks=[], yticks=[]) and ax
 
 # %% ../nbs/00_windows.ipynb #5d581ef6
