@@ -53,7 +53,7 @@ def vit_states(model, img, windows):
     index = windows.index().expand(len(img), -1)
     x = torch.stack([x[b,i] for b,i in enumerate(index)])
     pos = torch.stack([index//windows.grid[1], index%windows.grid[1]], -1)
-    rope,base,scale = model.pos=='rope',model.rope_base,model.rope_scale
+    rope,base,scale = model.pos=='rope',model.blocks[0].attn.rope_base,model.blocks[0].attn.rope_scale
     if not rope: x = x + absolute(pos, model.dim)
     out = []
     for blk in model.blocks:

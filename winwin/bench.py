@@ -7,7 +7,7 @@ __all__ = ['benches', 'clock', 'compare', 'ratio', 'Bench', 'register', 'run_ben
            'resident', 'peak_memory', 'PlainViT', 'vit_flops', 'report_bench']
 
 # %% ../nbs/18_bench.ipynb #08be9eae
-import json, math, statistics, subprocess, sys, time
+import json, math, re, statistics, subprocess, sys, time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -140,10 +140,13 @@ def judge(
 # %% ../nbs/18_bench.ipynb #cc08b381
 def resident()->tuple[int,int]: # Bytes
     "Bytes this process holds now, and the most it has held"
+    status = Path('/proc/self/status')
+    if status.exists(): # not getrusage: on Linux a child inherits the peak of its parent there
+        kb = dict(re.findall(r'(VmRSS|VmHWM):\s+(\d+) kB', status.read_text()))
+        return int(kb['VmRSS'])*1024,int(kb['VmHWM'])*1024
     import resource
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*(1 if sys.platform=='darwin' else 1024)
-    statm = Path('/proc/self/statm')
-    return (int(statm.read_text().split()[1])*resource.getpagesize() if statm.exists() else peak),peak
+    return peak,peak
 
 def _memory_child(name, case, device):
     "In a process of its own: run one case and print its memory in MB as JSON"

@@ -17,6 +17,7 @@ def patch_view(
     patch:int=16, # Pixels per token side P
 )->Tensor: # (B,H,W,C,P,P), a view: nothing is copied
     "See images as a grid of patches"
+    if img.ndim!=4: raise ValueError(f'images have shape {tuple(img.shape)}; give (B,C,height,width)')
     h,w = img.shape[-2:]
     if h%patch or w%patch:
         raise ValueError(f'an image of {h}x{w} pixels is not divisible into patches of {patch}; '
@@ -71,8 +72,8 @@ def gather_tokens(
     windows:Windows,  # Which of them to keep
 )->Tensor: # (B,N,C)
     "Keep the tokens that `windows` show"
-    i = windows.to(x.device).index()
-    return x.gather(1, i.expand(len(x),-1)[...,None].expand(-1,-1,x.shape[2]))
+    i = _ids(x, windows, windows.grid[0]*windows.grid[1])
+    return x.gather(1, i.expand(-1,-1,x.shape[2]))
 
 def scatter_tokens(
     x:Tensor,         # Seen tokens (B,N,C)
@@ -80,9 +81,16 @@ def scatter_tokens(
     fill:float=0.,    # Value of the tokens that were not seen
 )->Tensor: # (B,H*W,C)
     "Put seen tokens back at their places in the full grid"
-    i = windows.to(x.device).index()
+    i = _ids(x, windows, windows.num_tokens)
     out = x.new_full((len(x), windows.grid[0]*windows.grid[1], x.shape[2]), fill)
-    return out.scatter(1, i.expand(len(x),-1)[...,None].expand_as(x), x)
+    return out.scatter(1, i.expand_as(x), x)
+
+def _ids(x, windows, n):
+    "Ids (B,N,1) of the seen tokens for each of the images in `x`, which must hold `n` tokens each"
+    if x.ndim!=3 or x.shape[1]!=n or windows.batch not in (1,len(x)):
+        raise ValueError(f'tokens of shape {tuple(x.shape)} do not match {windows!r}: '
+                         f'it needs {n} tokens of {windows.batch} images')
+    return windows.to(x.device).index().expand(len(x),-1)[...,None]
 
 # %% ../nbs/01_tokens.ipynb #26ec7844
 class PatchEmbed(nn.Module):

@@ -36,11 +36,12 @@ class Attention(nn.Module):
         dim:int,              # Channels C
         num_heads:int=8,      # Heads; C/heads must be divisible by 4
         qkv_bias:bool=True,   # Bias of the q, k, v projection
-        rope_base:float=100., # Frequency base, when positions rather than a table are given
+        rope_base:float=100., # Frequency base of the rotation
+        rope_scale:float=1.,  # Multiplies all positions
     ):
         super().__init__()
-        if dim%num_heads: raise ValueError(f'dim {dim} is not divisible by num_heads {num_heads}')
-        self.num_heads,self.head_dim,self.rope_base = num_heads,dim//num_heads,rope_base
+        if num_heads<1 or dim%num_heads: raise ValueError(f'dim {dim} is not divisible by num_heads {num_heads}')
+        self.num_heads,self.head_dim,self.rope_base,self.rope_scale = num_heads,dim//num_heads,rope_base,rope_scale
         self.tau:float|Tensor = 1.
         self.qkv,self.proj = nn.Linear(dim, 3*dim, bias=qkv_bias),nn.Linear(dim, dim)
 
@@ -58,9 +59,13 @@ class Attention(nn.Module):
         qkv = self.qkv(x).unflatten(-1, (3,self.num_heads,-1)) # (B,N,3,heads,D)
         qk,v = qkv[:,:,:2],qkv[:,:,2]
         if pos is not None:
-            table = pos if pos.ndim==4 else rope_table(pos, self.head_dim, self.rope_base)
+            table = pos if pos.ndim==4 else self.table(pos)
             qk = rotate_pairs(qk, table[:,:,None,None])
         return tuple(o.transpose(1,2) for o in (*qk.unbind(2),v))
+
+    def table(self, pos:Tensor)->Tensor: # (B,N,D/2,2)
+        "The `rope_table` of positions (B,N,2) for this layer"
+        return rope_table(pos, self.head_dim, self.rope_base, self.rope_scale)
 
 # %% ../nbs/03_vit.ipynb #29337130
 def gelu(
@@ -88,12 +93,13 @@ class Block(nn.Module):
         num_heads:int,              # Heads
         mlp_ratio:float=4.,         # Hidden channels of the MLP over C
         qkv_bias:bool=True,         # Bias of the q, k, v projection
-        rope_base:float=100.,       # Frequency base
+        rope_base:float=100.,       # Frequency base of the rotation
+        rope_scale:float=1.,        # Multiplies all positions
         local_window:int|None=None, # Side of local attention windows (ViT-Det); none = attention over all tokens
     ):
         super().__init__()
         self.local_window = local_window
-        self.norm1,self.attn = nn.LayerNorm(dim, eps=1e-6),Attention(dim, num_heads, qkv_bias, rope_base)
+        self.norm1,self.attn = nn.LayerNorm(dim, eps=1e-6),Attention(dim, num_heads, qkv_bias, rope_base, rope_scale)
         self.norm2,self.mlp = nn.LayerNorm(dim, eps=1e-6),Mlp(dim, int(dim*mlp_ratio))
 
     def forward(self,
@@ -160,11 +166,11 @@ class ViT(nn.Module):
         checkpointing:bool=False,          # Recompute activations in the backward pass: less memory, a third more time
     ):
         super().__init__()
-        _check_vit(dim, depth, num_heads, pos, global_blocks)
+        _check_vit(dim, depth, num_heads, pos, local_window, global_blocks)
         self.dim,self.depth,self.num_heads,self.patch_size = dim,depth,num_heads,patch_size
-        self.pos,self.rope_base,self.rope_scale,self.checkpointing = pos,rope_base,rope_scale,checkpointing
+        self.pos,self.checkpointing = pos,checkpointing
         self.patch_embed = PatchEmbed(patch_size, in_chans, dim)
-        self.blocks = nn.ModuleList(Block(dim, num_heads, mlp_ratio, qkv_bias, rope_base,
+        self.blocks = nn.ModuleList(Block(dim, num_heads, mlp_ratio, qkv_bias, rope_base, rope_scale,
             local_window=None if i in global_blocks else local_window) for i in range(depth))
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         init_weights(self)
@@ -228,9 +234,12 @@ def _size(name):
 def _place(vit, x, pos):
     "Tokens and what blocks need to know of their positions: a table to rotate by, or nothing once positions are added"
     if vit.pos=='sincos': return x + sincos_pos(pos, vit.dim).to(x.dtype),None
-    return x,rope_table(pos, vit.dim//vit.num_heads, vit.rope_base, vit.rope_scale)
+    return x,vit.blocks[0].attn.table(pos) # every layer turns alike
 
-def _check_vit(dim, depth, num_heads, pos, global_blocks):
+def _check_vit(dim, depth, num_heads, pos, local_window, global_blocks):
+    if depth<1 or num_heads<1: raise ValueError(f'depth {depth} and num_heads {num_heads} must be at least 1')
+    if dim%num_heads: raise ValueError(f'dim {dim} is not divisible by num_heads {num_heads}')
+    if local_window is not None and local_window<1: raise ValueError(f'local_window {local_window} must be 1 or more, or None')
     if pos not in ('rope','sincos'): raise ValueError(f"pos {pos!r} is unknown; use 'rope' or 'sincos'")
     if bad := [b for b in global_blocks if not 0<=b<depth]:
         raise ValueError(f'global_blocks {bad} do not exist: there are {depth} blocks, numbered from 0')

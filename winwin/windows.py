@@ -8,8 +8,8 @@ __all__ = ['Windows', 'window_mask', 'free_corners', 'sample_windows', 'sample_t
 
 # %% ../nbs/00_windows.ipynb #11fab520
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 import torch, torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree
@@ -74,10 +74,16 @@ def _area(sizes): return sum(h*w for h,w in sizes)
 
 def _as_size(hw, what='window'):
     "`hw` as a tuple of two positive ints"
-    t = tuple(int(o) for o in hw)
-    if len(t)!=2 or min(t)<1:
-        raise ValueError(f'{what} {tuple(hw)} is not a size; give (height, width) in tokens, both at least 1')
-    return t
+    t = tuple(hw) if isinstance(hw, Iterable) else (hw,)
+    if len(t)!=2 or any(o!=int(o) or o<1 for o in t):
+        raise ValueError(f'{what} {hw} is not a size; give (height, width) in whole tokens, both at least 1')
+    return int(t[0]),int(t[1])
+
+def _as_sizes(sizes):
+    "`sizes` as a tuple of sizes, at least one"
+    sizes = tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
+    if not sizes: raise ValueError('no windows; give at least one (h,w) in sizes')
+    return tuple(_as_size(o) for o in sizes)
 
 def _trusted(yx, sizes, grid, extra=None):
     "`Windows` known to be valid: no check, so no device sync and nothing for a compiler to trip over"
@@ -85,10 +91,12 @@ def _trusted(yx, sizes, grid, extra=None):
     for k,v in dict(yx=yx, sizes=sizes, grid=grid, extra=extra).items(): object.__setattr__(w, k, v)
     return w
 
-# Compilers, exporters and `tree_map` see two tensors; sizes and grid are part of the type
+# Compilers, exporters and `tree_map` see the tensors; sizes and grid are part of the type
+def _leaves(w): return {k: v for k in ('yx','extra') if (v := getattr(w, k)) is not None}
 _pytree.register_pytree_node(Windows,
-    lambda w: ([w.yx,w.extra], (w.sizes,w.grid)), lambda t,c: _trusted(t[0], *c, t[1]),
-    flatten_with_keys_fn=lambda w: ([(_pytree.GetAttrKey(k), getattr(w, k)) for k in ('yx','extra')], (w.sizes,w.grid)),
+    lambda w: (list(_leaves(w).values()), (w.sizes,w.grid)), lambda t,c: _trusted(t[0], *c, *t[1:]),
+    flatten_with_keys_fn=lambda w: ([(_pytree.GetAttrKey(k), v) for k,v in _leaves(w).items()], (w.sizes,w.grid)),
+    to_dumpable_context=list, from_dumpable_context=lambda c: (tuple(map(tuple, c[0])),tuple(c[1])),
     serialized_type_name='winwin.Windows')
 
 # %% ../nbs/00_windows.ipynb #5c87a28d
@@ -105,11 +113,9 @@ def _flat_ids(yx, sizes, grid):
 # %% ../nbs/00_windows.ipynb #f8de2834
 def _check_windows(w):
     "Raise a `ValueError` unless `w` is inside its grid and shows every token at most once"
-    grid,sizes = _as_size(w.grid, 'grid'),tuple(_as_size(o) for o in w.sizes)
-    object.__setattr__(w, 'grid', grid); object.__setattr__(w, 'sizes', sizes)
-    yx,extra = w.yx,w.extra
-    if not sizes: raise ValueError('no windows; give at least one (h,w) in sizes')
-    if yx.ndim!=3 or yx.shape[1:]!=(len(sizes),2) or yx.is_floating_point():
+    grid,sizes,yx,extra = _as_size(w.grid, 'grid'),_as_sizes(w.sizes),w.yx,w.extra
+    whole = lambda t: not (t.is_floating_point() or t.is_complex() or t.dtype==torch.bool)
+    if yx.ndim!=3 or yx.shape[1:]!=(len(sizes),2) or not whole(yx):
         raise ValueError(f'corners yx have shape {tuple(yx.shape)} ({yx.dtype}); '
                          f'{len(sizes)} sizes need integers (B,{len(sizes)},2)')
     last = torch.tensor(grid, device=yx.device) - torch.tensor(sizes, device=yx.device) # largest corner of each window
@@ -118,8 +124,10 @@ def _check_windows(w):
         raise ValueError(f'window {i} of image {b}, {sizes[i]} at {tuple(yx[b,i].tolist())}, leaves the {grid} grid; '
                          f'its corner must lie between (0, 0) and {tuple(last[i].tolist())}')
     size = grid[0]*grid[1]
-    if extra is not None and (extra.ndim!=2 or len(extra)!=len(yx) or ((extra<0) | (extra>=size)).any()):
-        raise ValueError(f'extra tokens have shape {tuple(extra.shape)}; give flat ids (B,e) in [0,{size})')
+    if extra is not None and (extra.ndim!=2 or len(extra)!=len(yx) or not whole(extra) or ((extra<0)|(extra>=size)).any()):
+        raise ValueError(f'extra tokens {tuple(extra.shape)} ({extra.dtype}) must be flat ids (B,e) in [0,{size})')
+    yx,extra = yx.long(),None if extra is None else extra.long()
+    for k,v in dict(yx=yx, sizes=sizes, grid=grid, extra=extra).items(): object.__setattr__(w, k, v)
     seen = torch.zeros(len(yx), size, dtype=torch.int32, device=yx.device)
     seen.scatter_add_(1, w.index(), torch.ones_like(w.index(), dtype=torch.int32))
     if (twice := (seen>1).any(1)).any():
@@ -157,7 +165,7 @@ def _draw_reject(grid, sizes, batch, generator, effort=6e6, more=2e5):
         yx = torch.stack([flat//cols, flat%cols], -1)
         found.append(yx[~_overlapping(yx, sizes)][:batch-kept])
         kept,tried = kept+len(found[-1]),tried+m
-    return torch.cat(found)
+    return torch.cat(found) if found else torch.zeros(0, n, 2, dtype=torch.long, device=dev)
 
 # %% ../nbs/00_windows.ipynb #5fc59afc
 def free_corners(
@@ -176,37 +184,50 @@ def free_corners(
 
 def _pack(grid, sizes):
     "Some placement (1,n,2), found by putting large windows first, top left; None if that fails"
-    for key in (lambda i: sizes[i][0]*sizes[i][1], lambda i: sizes[i][0], lambda i: sizes[i][1]):
-        yx,done = torch.zeros(1, len(sizes), 2, dtype=torch.long),[]
-        for i in sorted(range(len(sizes)), key=key, reverse=True):
-            if sizes[i][0]>grid[0] or sizes[i][1]>grid[1]: break
-            free = free_corners(yx[:,done], [sizes[o] for o in done], grid, sizes[i])
-            if not free.any(): break
-            yx[0,i] = torch.tensor(divmod(free.flatten().int().argmax().item(), free.shape[2]))
-            done.append(i)
+    keys = (lambda i: sizes[i][0]*sizes[i][1], lambda i: sizes[i][0], lambda i: sizes[i][1])
+    for order in dict.fromkeys(tuple(sorted(range(len(sizes)), key=k, reverse=True)) for k in keys):
+        yx = torch.zeros(1, len(sizes), 2, dtype=torch.long)
+        free = {hw: torch.ones(grid[0]-hw[0]+1, grid[1]-hw[1]+1, dtype=torch.bool) for hw in set(sizes)}
+        for i in order:
+            (h,w),f = sizes[i],free[sizes[i]]
+            if not f.any(): break
+            y,x = divmod(f.flatten().int().argmax().item(), f.shape[1])
+            yx[0,i] = torch.tensor([y,x])
+            for (a,b),g in free.items(): g[max(0, y-a+1):y+h, max(0, x-b+1):x+w] = False # corners that would touch it
         else: return yx
 
 # %% ../nbs/00_windows.ipynb #3cdcdcb7
 def _draw_gibbs(grid, sizes, batch, generator, packed, steps=300):
     "`batch` placements by sequential drawing, then `steps` re-draws of one window given the others"
     n,dev = len(sizes),generator.device if generator else 'cpu'
+    rand = lambda *shape: torch.rand(shape, generator=generator, device=dev)
     yx,ok = torch.zeros(batch, n, 2, dtype=torch.long, device=dev),torch.ones(batch, dtype=torch.bool, device=dev)
     def redraw(i, others):
         free = free_corners(yx[:,others], [sizes[o] for o in others], grid, sizes[i])
-        best = (torch.rand(free.shape, generator=generator, device=dev)*free).flatten(1).argmax(1)
+        best = rand(*free.shape).masked_fill(~free, -1).flatten(1).argmax(1)
         yx[:,i] = torch.stack([best//free.shape[2], best%free.shape[2]], -1)
         return free.flatten(1).any(1)
     order = sorted(range(n), key=lambda i: -sizes[i][0]*sizes[i][1])
     for k,i in enumerate(order): ok &= redraw(i, order[:k])
     yx[~ok] = packed.to(dev)
-    for s in range(max(2*n, steps)): redraw(s%n, [o for o in range(n) if o!=s%n])
+    for s in range(steps): redraw(s%n, [o for o in range(n) if o!=s%n])
+    return _shuffle(yx, grid, sizes, rand)
+
+def _shuffle(yx, grid, sizes, rand):
+    "Mirror each image at random and let windows of equal size swap places: all placements stay equally likely"
+    last = torch.tensor(grid, device=yx.device)-torch.tensor(sizes, device=yx.device) # (n,2)
+    yx = torch.where(rand(len(yx),1,2)<.5, last-yx, yx)
+    for hw in set(sizes):
+        same = [i for i,s in enumerate(sizes) if s==hw]
+        yx[:,same] = yx[:,same].gather(1, rand(len(yx),len(same)).argsort(1)[...,None].expand(-1,-1,2))
     return yx
 
 # %% ../nbs/00_windows.ipynb #2fec5181
 def _fit_sizes(grid, sizes):
     "`sizes` checked one by one against `grid`; a window that is too large or a sum that is too large is an error"
-    grid,sizes = _as_size(grid, 'grid'),tuple(_as_size(o) for o in sizes)
-    if not sizes: raise ValueError('no windows; give at least one (h,w) in sizes')
+    grid,sizes = _as_size(grid, 'grid'),_as_sizes(sizes)
+    if len(sizes)>grid[0]*grid[1]:
+        raise ValueError(f'{len(sizes)} windows cannot fit in a {grid} grid; it holds at most {grid[0]*grid[1]}')
     for hw in sizes:
         if hw[0]>grid[0] or hw[1]>grid[1]:
             raise ValueError(f'window {hw} cannot fit: it is larger than the {grid} grid; shrink it to at most {grid}')
@@ -216,9 +237,9 @@ def _fit_sizes(grid, sizes):
 def _no_room(grid, sizes):
     "Why `sizes` cannot share `grid`, and what could"
     less = sizes
-    while _pack(grid, less) is None: less = tuple((max(1, min(h-1,grid[0])), max(1, min(w-1,grid[1]))) for h,w in less)
-    return (f'windows {_short(sizes)} cannot fit side by side in the {grid} grid: they cover {_area(sizes)} of its '
-            f'{grid[0]*grid[1]} tokens and no placement was found; {_short(less)} would fit')
+    while _pack(grid, less) is None: less = tuple((max(1, h-1), max(1, w-1)) for h,w in less)
+    return (f'windows {_short(sizes)} cannot fit side by side in the {grid} grid, or so tightly that no placement was '
+            f'found: they cover {_area(sizes)} of its {grid[0]*grid[1]} tokens; {_short(less)} would fit')
 
 # %% ../nbs/00_windows.ipynb #ac0e1c67
 def sample_windows(
@@ -230,6 +251,7 @@ def sample_windows(
 )->Windows: # Uniform over all placements without overlap
     "Draw non-overlapping windows for each of `batch` images"
     grid,sizes = _fit_sizes(grid, sizes)
+    if batch<0 or extra<0: raise ValueError(f'batch {batch} and extra {extra} must not be negative')
     yx = _draw_reject(grid, sizes, batch, generator)
     if len(yx)<batch:
         packed = _pack(grid, sizes)
@@ -245,7 +267,8 @@ def _draw_extra(windows, n, generator):
     free = ~window_mask(windows).flatten(1)
     if n>(room := free.shape[1]-windows.num_tokens):
         raise ValueError(f'{n} extra tokens cannot fit: {room} lie outside the windows; ask for fewer')
-    return (torch.rand(free.shape, generator=generator, device=free.device)*free).topk(n, dim=1).indices
+    r = torch.rand(free.shape, generator=generator, device=free.device)
+    return r.masked_fill(~free, -1).topk(n, dim=1).indices
 
 # %% ../nbs/00_windows.ipynb #d2c0be84
 def sample_tokens(
@@ -273,11 +296,10 @@ def random_sizes(
 )->tuple[tuple[int,int],...]: # Sizes for `sample_windows`
     "Draw window sizes: the randomised schemes of the paper's Table 6, budget up to rounding"
     H,W = _as_size(grid, 'grid')
-    if ratio<1: raise ValueError(f'ratio {ratio} is below 1: the largest window is at least as large as the average')
+    ns,(lo,hi),(a0,a1) = _ranges(tokens, n, ratio, aspect)
+    if min(ns)*min_side**2>H*W:
+        raise ValueError(f'no layout: {min(ns)} windows of at least {min_side}x{min_side} tokens exceed the {(H,W)} grid')
     r = lambda: torch.rand((), generator=generator, device=generator.device if generator else 'cpu').item()
-    lo,hi = (tokens,tokens) if isinstance(tokens, int) else tokens
-    a0,a1 = (aspect,aspect) if isinstance(aspect, (int,float)) else aspect
-    ns = (n,) if isinstance(n, int) else tuple(n)
     for _ in range(100):
         k,total = ns[int(r()*len(ns))],lo + int(r()*(hi-lo+1))
         share = [-math.log(1-r()) for _ in range(k)]
@@ -289,6 +311,17 @@ def random_sizes(
                      'lower tokens or the aspect range')
 
 # %% ../nbs/00_windows.ipynb #2196b5ce
+def _ranges(tokens, n, ratio, aspect):
+    "Arguments of `random_sizes` as ranges, checked"
+    tokens = (tokens,tokens) if isinstance(tokens, int) else tuple(tokens)
+    aspect = (aspect,aspect) if isinstance(aspect, (int,float)) else tuple(aspect)
+    ns = (n,) if isinstance(n, int) else tuple(n)
+    if ratio<1: raise ValueError(f'ratio {ratio} is below 1: the largest window is at least as large as the average')
+    if not 1<=tokens[0]<=tokens[1]: raise ValueError(f'tokens {tokens} must be positive, the smaller number first')
+    if not ns or min(ns)<1: raise ValueError(f'n {ns} must hold numbers of windows, at least 1 each')
+    if min(aspect)<=0: raise ValueError(f'aspect {aspect} must be positive: height over width')
+    return ns,tokens,aspect
+
 def _side(tokens, aspect, grid, least):
     "Whole (h,w) with about `tokens` tokens and h/w near `aspect`, inside `grid`"
     h = min(max(round((tokens*aspect)**.5), min(least, grid[0])), grid[0])
@@ -303,10 +336,10 @@ def crop_windows(
 )->list[Tensor]: # One (B,C,h*P,w*P) or (B,h*P,w*P) per window
     "Cut the pixels of every window out of `x`"
     H,W = windows.grid
-    if tuple(x.shape[-2:])!=(H*patch,W*patch) or len(x)!=windows.batch:
+    if x.ndim<3 or tuple(x.shape[-2:])!=(H*patch,W*patch) or windows.batch not in (1,len(x)):
         raise ValueError(f'a tensor of shape {tuple(x.shape)} does not match {windows!r} with patch {patch}: '
                          f'it should hold {windows.batch} images of {H*patch}x{W*patch} pixels; see pad_to_patches')
-    corners = (windows.yx*patch).tolist()
+    corners = (windows.yx*patch).expand(len(x), -1, -1).tolist()
     return [torch.stack([x[b,...,c[i][0]:c[i][0]+h*patch,c[i][1]:c[i][1]+w*patch] for b,c in enumerate(corners)])
             for i,(h,w) in enumerate(windows.sizes)]
 
