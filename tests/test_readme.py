@@ -8,7 +8,7 @@ def test_example_runs_as_written(tmp_path):
     "All Python blocks, one after another, in a fresh process elsewhere, give what the page shows"
     *setup, last = [b.rstrip() for b in re.findall(r'```python\n(.*?)```', README, re.S)]
     head, _, value = last.rpartition('\n')
-    code = '\n'.join([*setup, head, f'print({value})'])
+    code = '\n'.join([*setup, head, f'print(({value}))'])
     p = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True)
     assert p.returncode==0, p.stderr
     assert p.stdout.strip()==re.findall(r'```text\n(.*?)```', README, re.S)[-1].strip()

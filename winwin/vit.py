@@ -239,7 +239,7 @@ def _place(vit, x, pos):
 def _check_vit(dim, depth, num_heads, pos, local_window, global_blocks):
     if depth<1 or num_heads<1: raise ValueError(f'depth {depth} and num_heads {num_heads} must be at least 1')
     if dim%num_heads: raise ValueError(f'dim {dim} is not divisible by num_heads {num_heads}')
-    if local_window is not None and local_window<1: raise ValueError(f'local_window {local_window} must be 1 or more, or None')
+    if local_window is not None and local_window<1: raise ValueError(f'local_window {local_window} must be at least 1')
     if pos not in ('rope','sincos'): raise ValueError(f"pos {pos!r} is unknown; use 'rope' or 'sincos'")
     if bad := [b for b in global_blocks if not 0<=b<depth]:
         raise ValueError(f'global_blocks {bad} do not exist: there are {depth} blocks, numbered from 0')

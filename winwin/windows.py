@@ -124,7 +124,8 @@ def _check_windows(w):
         raise ValueError(f'window {i} of image {b}, {sizes[i]} at {tuple(yx[b,i].tolist())}, leaves the {grid} grid; '
                          f'its corner must lie between (0, 0) and {tuple(last[i].tolist())}')
     size = grid[0]*grid[1]
-    if extra is not None and (extra.ndim!=2 or len(extra)!=len(yx) or not whole(extra) or ((extra<0)|(extra>=size)).any()):
+    fine = lambda e: e.ndim==2 and len(e)==len(yx) and whole(e) and not ((e<0) | (e>=size)).any()
+    if extra is not None and not fine(extra):
         raise ValueError(f'extra tokens {tuple(extra.shape)} ({extra.dtype}) must be flat ids (B,e) in [0,{size})')
     yx,extra = yx.long(),None if extra is None else extra.long()
     for k,v in dict(yx=yx, sizes=sizes, grid=grid, extra=extra).items(): object.__setattr__(w, k, v)
@@ -298,7 +299,7 @@ def random_sizes(
     H,W = _as_size(grid, 'grid')
     ns,(lo,hi),(a0,a1) = _ranges(tokens, n, ratio, aspect)
     if min(ns)*min_side**2>H*W:
-        raise ValueError(f'no layout: {min(ns)} windows of at least {min_side}x{min_side} tokens exceed the {(H,W)} grid')
+        raise ValueError(f'no layout: {min(ns)} windows of {min_side}x{min_side} tokens or more exceed {(H,W)}')
     r = lambda: torch.rand((), generator=generator, device=generator.device if generator else 'cpu').item()
     for _ in range(100):
         k,total = ns[int(r()*len(ns))],lo + int(r()*(hi-lo+1))
