@@ -25,7 +25,7 @@ class Check:
 
     def __str__(self):
         mark = 'ok  ' if self.ok and not self.fix else 'note' if self.ok else 'FAIL'
-        return f'{mark}  {self.name:<22}{self.detail}' + (f'\n      -> {self.fix}' if self.fix else '')
+        return f'{mark}  {self.name:<24}{self.detail}' + (f'\n      -> {self.fix}' if self.fix else '')
 
 # %% ../nbs/20_cli.ipynb #f333e4d6
 def check_versions()->Check:
