@@ -79,6 +79,10 @@ def homes():
 
 def label(name): return f'{homes()[name]}.{name.split(".")[0]}'.lower()
 
+def prose(s):
+    "A comment or docstring in a table: `code` stays, stars are stars"
+    return ''.join(p if i%2 else p.replace('*', r'\*') for i,p in enumerate(re.split(r'(`[^`]*`)', s))).replace('|', r'\|')
+
 def code(s):
     s = s.replace('|', r'\|')
     return f'`{s}`' if s else ''
@@ -95,12 +99,12 @@ def box(kind, md): return f':::{{container}} {kind}\n{md}\n:::'
 def symbol(name, mod, source):
     "Heading, docstring, signature (unless the `source` follows), parameters and methods of a public name"
     node = find(module(mod)[0], name)
-    rows = [(f'**{n}**' if n=='returns' else code(n), code(t), code(d), c.replace('|', r'\|')) for n,t,d,c in params(node, mod) + returns(node, mod)]
+    rows = [(f'**{n}**' if n=='returns' else code(n), code(t), code(d), prose(c)) for n,t,d,c in params(node, mod) + returns(node, mod)]
     parts = [f'({label(name)})=\n### `{name}`', ast.get_docstring(node) or '']
     if not source: parts.append(f'```python\n{signature(name, node, mod)}\n```')
     if any(c or t and n!='**returns**' for n,t,_,c in rows): parts.append(box('params', table(['name', 'type', 'default', 'details'], rows)))
     if isinstance(node, ast.ClassDef) and (ms := methods(node)):
-        rows = [(code(signature(m.name, m, mod)), ast.get_docstring(m).replace('|', r'\|')) for m in ms]
+        rows = [(code(signature(m.name, m, mod)), prose(ast.get_docstring(m))) for m in ms]
         parts.append(box('methods', table(['method', 'what it does'], rows)))
     return '\n\n'.join(p for p in parts if p)
 
