@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .heads import Head, LinearHead, ConvNeXtBlock, ConvNeXtHead, ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks
     from .losses import seg_loss, depth_loss
     from .metrics import DEPTH_SCORES, SegMetrics, show_confusion, DepthMetrics
+    from .worlds import DrivingWorld, color_labels, color_flow, show_world
     from .bench import benches, clock, compare, ratio, Bench, register, run_bench, gemm, cpu_share, pick_device, judge, resident, peak_memory, PlainViT, vit_flops, report_bench
     from .cli import Command, Check, check_versions, check_pairing, check_device, check_bf16, check_forward, Doctor, BenchCommand, main
 
@@ -24,6 +25,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'Head': 'heads', 'LinearHead': 'heads', 'ConvNeXtBlock': 'heads', 'ConvNeXtHead': 'heads', 'ResidualConvUnit': 'heads', 'FeatureFusion': 'heads', 'DPTHead': 'heads', 'dpt_hooks': 'heads',
     'seg_loss': 'losses', 'depth_loss': 'losses',
     'DEPTH_SCORES': 'metrics', 'SegMetrics': 'metrics', 'show_confusion': 'metrics', 'DepthMetrics': 'metrics',
+    'DrivingWorld': 'worlds', 'color_labels': 'worlds', 'color_flow': 'worlds', 'show_world': 'worlds',
     'benches': 'bench', 'clock': 'bench', 'compare': 'bench', 'ratio': 'bench', 'Bench': 'bench', 'register': 'bench', 'run_bench': 'bench', 'gemm': 'bench', 'cpu_share': 'bench', 'pick_device': 'bench', 'judge': 'bench', 'resident': 'bench', 'peak_memory': 'bench', 'PlainViT': 'bench', 'vit_flops': 'bench', 'report_bench': 'bench',
     'Command': 'cli', 'Check': 'cli', 'check_versions': 'cli', 'check_pairing': 'cli', 'check_device': 'cli', 'check_bf16': 'cli', 'check_forward': 'cli', 'Doctor': 'cli', 'BenchCommand': 'cli', 'main': 'cli',
 }
