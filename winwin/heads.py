@@ -141,7 +141,7 @@ class DPTHead(Head):
         super().__init__()
         d,l = [dims]*4 if isinstance(dims, int) else list(dims),layer_dims
         if len(d)!=4 or len(l)!=4: raise ValueError(f'DPT reads four layers: dims {d}, layer_dims {l}')
-        conv = nn.Conv2d
+        self.patch_size,conv = patch_size,nn.Conv2d
         self.act_postprocess = nn.ModuleList([
             nn.Sequential(conv(d[0], l[0], 1), nn.ConvTranspose2d(l[0], l[0], 4, 4)),
             nn.Sequential(conv(d[1], l[1], 1), nn.ConvTranspose2d(l[1], l[1], 2, 2)),
