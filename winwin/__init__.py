@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .vit import vit_sizes, attend, Attention, gelu, Mlp, Block, to_tiles, from_tiles, attend_locally, ViT, run_blocks, init_weights
     from .heads import Head, LinearHead, ConvNeXtBlock, ConvNeXtHead, ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks
     from .models import DenseModel, list_models, create_model
+    from .pretrained import temperatures, restore_temperatures, save_model, load_model
     from .losses import seg_loss, depth_loss
     from .metrics import DEPTH_SCORES, SegMetrics, show_confusion, DepthMetrics
     from .worlds import DrivingWorld, color_labels, color_flow, show_world
@@ -28,6 +29,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'vit_sizes': 'vit', 'attend': 'vit', 'Attention': 'vit', 'gelu': 'vit', 'Mlp': 'vit', 'Block': 'vit', 'to_tiles': 'vit', 'from_tiles': 'vit', 'attend_locally': 'vit', 'ViT': 'vit', 'run_blocks': 'vit', 'init_weights': 'vit',
     'Head': 'heads', 'LinearHead': 'heads', 'ConvNeXtBlock': 'heads', 'ConvNeXtHead': 'heads', 'ResidualConvUnit': 'heads', 'FeatureFusion': 'heads', 'DPTHead': 'heads', 'dpt_hooks': 'heads',
     'DenseModel': 'models', 'list_models': 'models', 'create_model': 'models',
+    'temperatures': 'pretrained', 'restore_temperatures': 'pretrained', 'save_model': 'pretrained', 'load_model': 'pretrained',
     'seg_loss': 'losses', 'depth_loss': 'losses',
     'DEPTH_SCORES': 'metrics', 'SegMetrics': 'metrics', 'show_confusion': 'metrics', 'DepthMetrics': 'metrics',
     'DrivingWorld': 'worlds', 'color_labels': 'worlds', 'color_flow': 'worlds', 'show_world': 'worlds',

@@ -76,4 +76,6 @@ def create_model(
         near = difflib.get_close_matches(name, list_models(), 3, 0) or list_models()
         raise ValueError(f'no model {name!r}; did you mean {", ".join(near)}? list_models() gives all names')
     _,task,size = name.split('_')
-    return _tasks[task](size, **over)
+    model = _tasks[task](size, **over)
+    model.config = dict(name=name, arguments=over) # how to make it again
+    return model
