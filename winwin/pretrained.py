@@ -44,7 +44,7 @@ def save_model(
     "Write weights and config; a file is complete or not there at all"
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    if not hasattr(model, 'config'): raise ValueError('this model does not say how it was made; make it with create_model')
+    if not hasattr(model, 'config'): raise ValueError('nothing says how this model was made; make it with create_model')
     config = dict(format=1, winwin=__version__, model=model.config, tau=temperatures(model),
                   metrics=metrics or {}, extra=extra or {})
     text = json.dumps(config, indent=1) # before anything is written: it may not be JSON
