@@ -213,6 +213,8 @@ def _street(seed, index, motion):
     sc.solids = s.done()
     _light(sc, r)
     _cameras(sc, r)
+    for k,v in vars(sc).items():
+        if isinstance(v, np.generic): setattr(sc, k, v.item()) # torch is slow with numpy's scalars
     return sc
 
 def _at(sc, y, d): return (sc.bend*y*y/2+d, y)
@@ -420,7 +422,8 @@ def _trace(sc, frame, size, device):
     (H,W),(o,M) = size,_rays(sc, frame, size)
     x,y = (torch.arange(k, device=device, dtype=torch.float32)+.5 for k in (W,H))
     y = y[:,None]
-    inv = -M[2,0]/o[2]*x + (-M[2,1]/o[2]*y-M[2,2]/o[2])
+    zx,zy,z1 = (-M[2]/o[2]).tolist()
+    inv = zx*x + (zy*y+z1)
     inv = torch.where(inv>1/_FAR, inv, 0.)
     ids = _ground_id(sc, inv, *_ground_xy(sc, frame, size, x, y, inv))
     key = (inv.view(torch.int32).long()<<16 | ids).flatten() # the nearest wins: floats above zero sort as their bits do
@@ -434,8 +437,7 @@ def _ground_xy(sc, frame, size, x, y, inv):
     "Distance from the middle of the road and place along it, of ground points"
     o,M = _rays(sc, frame, size)
     t = 1/inv.clamp(min=1/_FAR)
-    gx = o[0] + (M[0,0]*x+(M[0,1]*y+M[0,2]))*t
-    gy = o[1] + (M[1,0]*x+(M[1,1]*y+M[1,2]))*t
+    gx,gy = (e + (mx*x+(my*y+m1))*t for e,(mx,my,m1) in zip(o.tolist(), M[:2].tolist()))
     return gx - sc.bend/2*gy*gy,gy
 
 def _ground_id(sc, inv, d, y):
@@ -522,20 +524,23 @@ def _noise(T, u, v):
     iu,iv = u.floor(),v.floor()
     fu,fv = u-iu,v-iv
     fu,fv = fu*fu*(3-2*fu),fv*fv*(3-2*fv)
-    a,b = iu.long()&63,(iv.long()&63)<<6
+    a,b = iu.int()&63,(iv.int()&63)<<6
     a1,b1 = (a+1)&63,(b+64)&4095
-    at = lambda i: T.index_select(0, i)
+    at = lambda i: T.index_select(0, i.view(-1)).view(i.shape)
     return torch.lerp(torch.lerp(at(b|a), at(b|a1), fu), torch.lerp(at(b1|a), at(b1|a1), fu), fv)
 
-def _cell(T, u, v): return T[(u.floor().long()*13&63) | ((v.floor().long()*7&63)<<6)] # one value per lattice cell
+def _cell(T, u, v):
+    "One random value per lattice cell"
+    return T.index_select(0, (u.floor().int()*13&63) | ((v.floor().int()*7&63)<<6))
 
 def _fade(fp, size): return (1.7-2.8*fp/size).clamp(0, 1) # how much of a pattern of `size` survives a footprint
 
 def _bumps(T, u, v, fp, size):
     "Noise around 0, in [-.5,.5], two octaves; the longer is `size` metres"
-    fp = fp*torch.ones_like(u)
-    fine = (_noise(T, u*(2.3/size)+7, v*(2.3/size)+3)-.5)*_fade(fp, size/2.3)
-    return .6*(_noise(T, u/size, v/size)-.5)*_fade(fp, size) + .4*fine
+    uv = torch.stack([u,v])/size
+    u,v = torch.stack([uv, uv*2.3+7], 1)
+    coarse,fine = (_noise(T, u, v)-.5)*_fade(torch.stack([fp, fp*2.3]), size)
+    return .6*coarse + .4*fine
 
 def _bar(x, half, fp): return ((half-x.abs())/fp+.5).clamp(0, 1) # coverage of a stripe of width 2*half
 
@@ -624,8 +629,8 @@ def _leaf(s):
     size = s.par[0]
     a,b = (x*.8+z*.6+s.seed)/size,(y*.9-z*.5)/size
     fp = s.fp/size
-    k = .5 + .9*_bumps(s.T, a, b, fp, 1.) + .9*_bumps(s.T, b*2.6+a*.4, a*2.6-b*.3, fp*2.6, 1.)
-    return _mix(s.col2, s.col*1.25, (k+.22*s.n[:,2]).clamp(0, 1.2))
+    k = .58 + 1.1*_bumps(s.T, a, b, fp, 1.) + 1.1*_bumps(s.T, b*2.6+a*.4, a*2.6-b*.3, fp*2.6, 1.)
+    return _mix(s.col2, s.col*1.4, (k+.2*s.n[:,2]).clamp(0, 1.2))
 
 def _plain(s): return s.col*(1+.16*_bumps(s.T, s.u+s.seed, s.v, s.fp, .15))[:,None]
 
@@ -736,9 +741,9 @@ def _surface(rows, d, inv):
     n = torch.nn.functional.normalize(rows[:,5:8]*p, dim=1)
     at = rows[:,8].nonzero()[:,0]
     if len(at):
-        planes = rows[at,27:].unflatten(1, (7,4))
-        k = (torch.einsum('nkc,nc->nk', planes[...,:3], p[at])-planes[...,3]).argmax(1)
-        n[at] = planes[torch.arange(len(at), device=k.device),k,:3]
+        planes,q = rows.index_select(0, at)[:,27:].unflatten(1, (7,4)),p.index_select(0, at)
+        gap = (planes[...,0]*q[:,:1]).add_(planes[...,1]*q[:,1:2]).add_(planes[...,2]*q[:,2:]).sub_(planes[...,3])
+        n.index_copy_(0, at, planes.gather(1, gap.argmax(1)[:,None,None].expand(-1,1,4))[:,0,:3])
     return p,n
 
 # %% ../nbs/11_worlds.ipynb #e906d716
@@ -748,18 +753,18 @@ def _shade(sc, frame, size, x, y, inv, ids, lit):
     T,(eye,M),out = to(sc.noise.ravel()),_rays(sc, frame, size),torch.empty(len(x), 3, device=inv.device)
     table,rays,pixel,sun = _table(sc, frame, inv.device),to(M),1/(sc.focal*size[1]),to(sc.sun)
     tone = .6*sc.zenith+.4*sc.horizon
-    ambient,direct = to((.48+.3*(1-sc.power))*tone/tone.mean()),to(sc.power*sc.warm*.9)
-    paint = torch.from_numpy(np.r_[0,1,1,1,sc.solids.paint].astype(np.uint8)).to(inv.device)[ids]
-    for kind in [0,1,*np.unique(sc.solids.paint)]:
-        at = (paint==int(kind)).nonzero()[:,0]
+    ambient,direct = to((.48+.3*(1-sc.power))*(.5+.5*tone/tone.mean())),to(sc.power*sc.warm*.9)
+    paint = torch.from_numpy(np.r_[0,1,1,1,sc.solids.paint].astype(np.uint8)).to(inv.device).index_select(0, ids)
+    for kind in [0,1,*np.unique(sc.solids.paint).tolist()]:
+        at = (paint==kind).nonzero()[:,0]
         if not len(at): continue
         px,py,w,i = (o.index_select(0, at) for o in (x,y,inv,ids))
         d = rays[:,0]*px[:,None] + (rays[:,1]*py[:,None]+rays[:,2])
         if kind==0: out.index_copy_(0, at, _sky(sc, T, d)); continue
         fp = pixel/w
         if kind==1:
-            albedo = _ground(sc, T, i, *_ground_xy(sc, frame, size, px, py, w), fp, fp/(w*eye[2]).clamp(max=1))
-            glow = ambient*1.05 + direct*(sc.sun[2]*lit[at])[:,None]
+            albedo = _ground(sc, T, i, *_ground_xy(sc, frame, size, px, py, w), fp, fp/(w*float(eye[2])).clamp(max=1))
+            glow = ambient*1.05 + direct*(float(sc.sun[2])*lit.index_select(0, at))[:,None]
         else:
             rows = table.index_select(0, i-_FIRST)
             p,n = _surface(rows, d, w)
@@ -808,9 +813,8 @@ def _soften(img, ids):
     edge[1:] |= a; edge[:-1] |= a; edge[:,1:] |= b; edge[:,:-1] |= b
     r,c = edge.nonzero(as_tuple=True)
     near = [(r-1).clamp(min=0)*W+c, (r+1).clamp(max=H-1)*W+c, r*W+(c-1).clamp(min=0), r*W+(c+1).clamp(max=W-1)]
-    out = img.clone()
-    out[r*W+c] = .48*img[r*W+c] + .13*sum(img[k] for k in near)
-    return out
+    soft = .48*img.index_select(0, r*W+c) + .13*sum(img.index_select(0, k) for k in near)
+    return img.index_copy(0, r*W+c, soft)
 
 # %% ../nbs/11_worlds.ipynb #7a52fd32
 def _moved(sc, size, x, y, inv, ids):
@@ -852,17 +856,18 @@ def _seen(sc, size, xy, z, ids, ids2):
     "Whether points of solids `ids` at pixels `xy` (N,2) and depth `z` of the second frame are hidden by no other solid"
     (H,W),(_,M) = size,_rays(sc, 1, size)
     table,rays = _table(sc, 1, z.device),torch.as_tensor(M.astype(np.float32), device=z.device)
-    corner = (xy-.5).floor().long()
-    seen = torch.ones_like(ids, dtype=torch.bool)
-    for dx,dy in ((0,0),(1,0),(0,1),(1,1)):
-        other = ids2[(corner[:,1]+dy).clamp(0, H-1),(corner[:,0]+dx).clamp(0, W-1)]
-        at = ((other>=_FIRST) & (other!=ids)).nonzero()[:,0]
-        if not len(at): continue
-        d = rays[:,0]*xy[at,:1] + (rays[:,1]*xy[at,1:]+rays[:,2])
-        own = torch.where(ids[at]==0, 0., 1/z[at])
-        seen[at] &= _meets(table.index_select(0, other[at]-_FIRST), d)<=own*1.001
-    return seen
+    c,r = (xy-.5).floor().long().unbind(1)
+    cols,rows = ((a.clamp(0, n-1),(a+1).clamp(0, n-1)) for a,n in ((c,W),(r,H)))
+    near = torch.stack([ids2.view(-1).index_select(0, r*W+c) for r in rows for c in cols]) # (4,N)
+    new = (near>=_FIRST) & (near!=ids)
+    new[1:] &= near[1:]!=near[0] # ask each solid once
+    k,at = new.nonzero(as_tuple=True)
+    d = rays[:,0]*xy[at,:1] + (rays[:,1]*xy[at,1:]+rays[:,2])
+    own = torch.where(ids[at]==0, 0., 1/z[at])
+    hidden = _meets(table.index_select(0, near[k,at]-_FIRST), d)>own*1.001
+    return torch.ones_like(ids, dtype=torch.bool).index_fill_(0, at[hidden], False)
 
+# %% ../nbs/11_worlds.ipynb #8a9ef592
 def _answers(sc, size, inv, ids, ids2):
     "Flow (2,H,W), and masks (H,W): seen in both frames, and flow is defined"
     H,W = size
@@ -1023,7 +1028,7 @@ def show_world(
     if 'flow' in item:
         seen = np.where(item['visible'].cpu().numpy()[...,None], panels['image'], (1,.2,.2))
         panels |= {'image2': rgb(item['image2']), 'flow': color_flow(item['flow']), 'not visible in image2': seen}
-    if axs is None: _,axs = plt.subplots(len(panels)//3, 3, figsize=(7, 1.45*len(panels)//3), layout='constrained')
+    if axs is None: _,axs = plt.subplots(len(panels)//3, 3, figsize=(7, 1.3*(len(panels)//3)), layout='compressed')
     for ax,(name,x) in zip(np.ravel(axs), panels.items()):
         ax.imshow(x, cmap='magma')
         ax.set(xticks=[], yticks=[])
