@@ -27,7 +27,7 @@ def inner(labels, k=5):
 @pytest.mark.parametrize('pair', [False,True])
 def test_shapes_types_and_ranges(size, pair):
     H,W = size
-    for i in range(3):
+    for i in range(2):
         item = DrivingWorld(size, seed=i, pair=pair)[i]
         want = dict(image=((3,H,W),torch.float32), labels=((H,W),torch.uint8), depth=((H,W),torch.float32))
         if pair: want |= dict(image2=((3,H,W),torch.float32), flow=((2,H,W),torch.float32), visible=((H,W),torch.bool), valid=((H,W),torch.bool))
@@ -147,7 +147,7 @@ def test_depth_and_camera_give_the_flow_of_what_stands_still(seed):
 @pytest.mark.parametrize('seed', [0,7])
 def test_second_image_read_along_the_flow_is_the_first(seed):
     world,seen,rest,hidden = DrivingWorld((192,320), seed=seed, pair=True),[],[],[]
-    for i in range(5):
+    for i in range(4):
         item = world[i]
         diff,at = (warp(item['image2'], item['flow'])-item['image']).abs().mean(0),item['visible'] & inner(item['labels'])
         seen.append(diff[at].mean()); hidden.append(diff[item['valid'] & ~item['visible']].mean())
@@ -211,15 +211,15 @@ def test_a_failed_write_leaves_no_file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('context', ['fork','spawn'])
 def test_workers_share_a_cache(tmp_path, context):
-    world = DrivingWorld((32,48), length=8, pair=True, cache=tmp_path)
-    plain = DrivingWorld((32,48), length=8, pair=True)
+    world = DrivingWorld((32,48), length=5, pair=True, cache=tmp_path)
+    plain = DrivingWorld((32,48), length=5, pair=True)
     loader = DataLoader(world, batch_size=3, num_workers=2, multiprocessing_context=context)
-    for _ in range(2 if context=='fork' else 1):
+    for _ in range(1 + (context=='fork')): # rendered, then read
         got = list(loader)
-        assert [len(b['image']) for b in got]==[3,3,2]
-        assert same({k: torch.cat([b[k] for b in got]) for k in got[0]}, plain.batch(range(8)))
+        assert [len(b['image']) for b in got]==[3,2]
+        assert same({k: torch.cat([b[k] for b in got]) for k in got[0]}, plain.batch(range(5)))
     files = [p.name for p in tmp_path.rglob('*') if p.is_file()]
-    assert sorted(files)==[f'{i:07d}.npz' for i in range(8)]
+    assert sorted(files)==[f'{i:07d}.npz' for i in range(5)]
 
 # Mistakes
 
