@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .losses import seg_loss, depth_loss
     from .metrics import DEPTH_SCORES, SegMetrics, show_confusion, DepthMetrics
     from .worlds import DrivingWorld, color_labels, color_flow, show_world
+    from .datasets import FileDataset, SegFolder, DepthFolder, BDD100K, NYUv2, fit_to_patches, resize_item, Augment
     from .predict import tile_offsets, head_reach, predict_bands, predict
     from .bench import benches, clock, compare, ratio, Bench, register, run_bench, gemm, cpu_share, pick_device, judge, resident, peak_memory, PlainViT, vit_flops, report_bench
     from .cli import Command, Check, check_versions, check_pairing, check_device, check_bf16, check_forward, Doctor, BenchCommand, main
@@ -33,6 +34,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'seg_loss': 'losses', 'depth_loss': 'losses',
     'DEPTH_SCORES': 'metrics', 'SegMetrics': 'metrics', 'show_confusion': 'metrics', 'DepthMetrics': 'metrics',
     'DrivingWorld': 'worlds', 'color_labels': 'worlds', 'color_flow': 'worlds', 'show_world': 'worlds',
+    'FileDataset': 'datasets', 'SegFolder': 'datasets', 'DepthFolder': 'datasets', 'BDD100K': 'datasets', 'NYUv2': 'datasets', 'fit_to_patches': 'datasets', 'resize_item': 'datasets', 'Augment': 'datasets',
     'tile_offsets': 'predict', 'head_reach': 'predict', 'predict_bands': 'predict', 'predict': 'predict',
     'benches': 'bench', 'clock': 'bench', 'compare': 'bench', 'ratio': 'bench', 'Bench': 'bench', 'register': 'bench', 'run_bench': 'bench', 'gemm': 'bench', 'cpu_share': 'bench', 'pick_device': 'bench', 'judge': 'bench', 'resident': 'bench', 'peak_memory': 'bench', 'PlainViT': 'bench', 'vit_flops': 'bench', 'report_bench': 'bench',
     'Command': 'cli', 'Check': 'cli', 'check_versions': 'cli', 'check_pairing': 'cli', 'check_device': 'cli', 'check_bf16': 'cli', 'check_forward': 'cli', 'Doctor': 'cli', 'BenchCommand': 'cli', 'main': 'cli',
