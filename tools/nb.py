@@ -116,7 +116,9 @@ def public_names():
 
 INIT = '''"{description}"
 # Made by tools/nb.py from the notebooks' public names: edit those, not this file.
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 __version__ = "{version}"
@@ -134,6 +136,14 @@ def __getattr__(name):
     return getattr(import_module(f'.{{_HOME[name]}}', __name__), name)
 
 def __dir__(): return sorted(set(globals()) | set(__all__))
+
+class _Package(ModuleType):
+    "`from winwin import predict` is the function, also after the module `winwin.predict` was imported"
+    def __setattr__(self, name, value):
+        if _HOME.get(name) == name and isinstance(value, ModuleType): value = getattr(value, name)
+        super().__setattr__(name, value)
+
+sys.modules[__name__].__class__ = _Package
 '''
 
 def init_text():

@@ -305,6 +305,31 @@ register(Bench('sample', 'sample_windows, two 22x22 in 45x80, batch of 64', roun
     cases={'sample_windows': lambda _: lambda: [sample_windows((45,80), [(22,22)]*2, batch=64) for _ in range(20)]},
     targets={'ms per image': '<= 0.05'}));
 
+# %% ../nbs/18_bench.ipynb #f7d9789b
+def _scenes(device):
+    from winwin.worlds import DrivingWorld
+    world,n = DrivingWorld((192,320), length=8, device=device),torch.get_num_threads()
+    def case():
+        torch.set_num_threads(1) # as in a data loader's worker
+        try: return [world[i] for i in range(8)]
+        finally: torch.set_num_threads(n)
+    return case
+
+def _read(**kw):
+    "A case that predicts one 720p image"
+    def case(device):
+        from winwin.models import create_model
+        from winwin.predict import predict
+        torch.manual_seed(0)
+        model,img = create_model('winwin_seg_base').to(device),_photo(1).sigmoid().to(device)
+        return lambda: predict(model, img, **kw)
+    return case
+
+register(Bench('worlds', 'DrivingWorld, scenes of 320x192', cases={'scenes': _scenes}, per=('scene', 8),
+    targets={'ms per scene': '<= 100'}))
+register(Bench('predict', 'ViT-B with ConvNeXt head on a 720p image, one pass against tiles', rounds=3, memory=True,
+    cases={'full': _read(), 'full, head in bands': _read(rows=9), 'tiles, overlap 0.5': _read(mode='tile', size=(512,512))}));
+
 # %% ../nbs/18_bench.ipynb #d83dc341
 def report_bench(
     r:dict, # From `run_bench`

@@ -1,0 +1,84 @@
+"Full images, tiles and small copies: coverage, averages, schemes and files"
+import math
+import pytest, torch, torch.nn as nn
+from hypothesis import given, settings, strategies as st
+from winwin import Windows, create_model, list_models, load_model, parse_scheme, predict, present, save_model, tile_offsets
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 400), st.integers(1, 2000), st.sampled_from([0., .25, .5, .7, .9, .99]))
+def test_tiles_cover_an_axis(window, length, overlap):
+    "Every pixel is covered, the first tile starts and the last one ends at the border, neighbours overlap as asked"
+    if window>length:
+        with pytest.raises(ValueError, match='smaller tile'): tile_offsets(length, window, overlap)
+        return
+    starts = tile_offsets(length, window, overlap)
+    assert starts[0]==0 and starts[-1]==length-window and starts==sorted(starts)
+    steps = [b-a for a,b in zip(starts, starts[1:])]
+    assert all(s<=math.ceil((1-overlap)*window) for s in steps) # rounding moves a tile by less than a pixel
+
+class Pointwise(nn.Module):
+    "A model that looks at one pixel at a time: every way to read an image must agree on it"
+    patch_size = 8
+    def forward(self, img, windows=None): return [torch.cat([img*2-1, img[:,:1]**2], 1)]
+
+@pytest.mark.parametrize('size,overlap,tiles', [((16,24), 0., 1), ((16,24), .5, 4), ((32,40), .9, 7)])
+def test_tiles_average_to_the_same(size, overlap, tiles):
+    img = torch.rand(2,3,45,70)
+    want = Pointwise()(img)[0]
+    assert torch.allclose(predict(Pointwise(), img, 'tile', size, overlap, tiles=tiles), want, atol=1e-5)
+    assert torch.equal(predict(Pointwise(), img), want) # padded to 48x72 and cut back
+
+def test_prediction_records_no_gradient():
+    model = create_model('winwin_depth_micro')
+    out = predict(model, torch.rand(1,3,32,48))
+    assert out.shape==(1,1,32,48) and not out.requires_grad and model.training
+
+@pytest.mark.parametrize('name', list_models('*_micro') + list_models('*_tiny'))
+def test_models_by_name_survive_a_file(name, tmp_path):
+    "Any named model with any argument comes back as the same function"
+    model = create_model(name, pos='sincos').eval()
+    model.encoder.blocks[0].attn.tau = 1.5
+    back = load_model(save_model(model, tmp_path/'a folder')).eval()
+    img = torch.rand(1,3,32,48)
+    with torch.no_grad(): assert torch.equal(back(img)[0], model(img)[0])
+    assert back.config==model.config and not list((tmp_path/'a folder').glob('.*'))
+
+def test_weights_hold_nothing_that_runs(tmp_path):
+    "A pickle under the name of the weights is refused, not run"
+    import pickle
+    class Bomb:
+        def __reduce__(self): return (open, (str(tmp_path/'boom'), 'w'))
+    save_model(create_model('winwin_seg_micro'), tmp_path/'m')
+    (tmp_path/'m'/'model.safetensors').write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(Exception): load_model(tmp_path/'m')
+    assert not (tmp_path/'boom').exists()
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 10), st.integers(0, 30), st.integers(1, 3))
+def test_schemes_draw_what_they_say(n, k, extra, batch):
+    w = parse_scheme(f'{n}x{k}+{extra}').draw((45,80), batch, torch.Generator().manual_seed(0))
+    assert w.sizes==((k,k),)*n and w.num_tokens==n*k*k+extra and w.batch==batch
+    assert parse_scheme(f'{n}*{k}x{k+1}').sizes==((k,k+1),)*n
+
+def test_random_scheme_varies():
+    s = parse_scheme('random(tokens=100-300, n=1-3, ratio=1.5, aspect=1)')
+    g = torch.Generator().manual_seed(0)
+    draws = [s.draw((45,80), generator=g) for _ in range(40)]
+    assert {len(w) for w in draws}=={1,2,3} and min(w.num_tokens for w in draws)<150 < 250 < max(w.num_tokens for w in draws)
+
+def test_crop_equals_window_for_relative_positions():
+    "A crop is a window whose place is forgotten: the same output for RoPE, another one for absolute positions"
+    img,s = torch.rand(1,3,64,96),parse_scheme('crop:3x4')
+    for pos,same in (('rope',True), ('sincos',False)):
+        model = create_model('winwin_seg_micro', num_classes=3, pos=pos).eval().requires_grad_(False)
+        w = s.draw((8,12), generator=torch.Generator().manual_seed(1))
+        full,x = present(s, img, patch=8, generator=torch.Generator().manual_seed(1))
+        assert full.grid==(3,4) and x.shape==(1,3,24,32) and w.yx.any()
+        assert torch.allclose(model(x, full)[0], model(img, w)[0], atol=1e-4)==same
+
+@pytest.mark.parametrize('first', ['import winwin.predict', 'from winwin.predict import tile_offsets', 'from winwin import predict', 'import winwin; winwin.predict'])
+def test_a_module_does_not_hide_its_function(first):
+    "`winwin.predict` is the function, whatever was imported before"
+    import subprocess, sys
+    code = f'{first}\nimport winwin\nfrom winwin import predict\nfrom winwin.predict import tile_offsets\nassert predict.__name__=="predict" and winwin.predict is predict'
+    subprocess.run([sys.executable, '-c', code], check=True)
