@@ -327,8 +327,9 @@ def _read(**kw):
 
 register(Bench('worlds', 'DrivingWorld, scenes of 320x192', cases={'scenes': _scenes}, per=('scene', 8),
     targets={'ms per scene': '<= 100'}))
-register(Bench('predict', 'ViT-B with ConvNeXt head on a 720p image, one pass against tiles', rounds=3, memory=True,
-    cases={'full': _read(), 'full, head in bands': _read(rows=9), 'tiles, overlap 0.5': _read(mode='tile', size=(512,512))}));
+register(Bench('predict', 'ViT-B with ConvNeXt head on a 720p image, in one pass', rounds=3, memory=True,
+    cases={'full': _read(), 'bands of the head': _read(rows=9),
+           'tiles, overlap 0.5': _read(mode='tile', size=(512,512))}));
 
 # %% ../nbs/18_bench.ipynb #d83dc341
 def report_bench(
