@@ -71,7 +71,7 @@ class Attention(nn.Module):
 def gelu(
     x:Tensor, # Any shape; overwritten when no gradient is recorded
 )->Tensor: # GELU of `x`
-    "Exact GELU, in place at inference: fresh memory for a hidden layer of 44 MB costs three times the arithmetic"
+    "Exact GELU, in place at inference: fresh memory for a large hidden layer costs more than the arithmetic"
     return F.gelu(x) if torch.is_grad_enabled() else torch.ops.aten.gelu_(x)
 
 # %% ../nbs/03_vit.ipynb #dc9960e8
@@ -163,7 +163,7 @@ class ViT(nn.Module):
         rope_scale:float=1.,               # Multiplies all positions: below 1 reads a larger grid as if it were smaller
         local_window:int|None=None,        # ViT-Det: side of the tiles in which most blocks attend
         global_blocks:Sequence[int]=(),    # ViT-Det: blocks that attend to all tokens all the same
-        checkpointing:bool=False,          # Recompute activations in the backward pass: less memory, a third more time
+        checkpointing:bool=False,          # Recompute activations in the backward pass: less memory, more time
     ):
         super().__init__()
         _check_vit(dim, depth, num_heads, pos, local_window, global_blocks)
