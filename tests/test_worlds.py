@@ -2,7 +2,10 @@
 import numpy as np, pytest, torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
-from winwin import worlds
+from winwin import raycast
+from winwin.streets import make_street
+from winwin.raycast import camera_rays, street_flow, trace_street
+from winwin.paint import paint_street
 from winwin.worlds import DrivingWorld, color_flow, color_labels, show_world
 
 SIZE = (96,160)
@@ -102,30 +105,30 @@ def test_high_resolution_in_little_memory():
 @pytest.mark.parametrize('frame', [0,1])
 def test_tiles_agree_with_textbook_rays(seed, frame):
     "Every pixel's nearest solid, against each solid intersected by itself"
-    sc = worlds._street(seed, 7, 1.)
-    inv,ids,_ = worlds._trace(sc, frame, SIZE, 'cpu')
+    sc = make_street(seed, 7, 1.)
+    inv,ids,_ = trace_street(sc, frame, SIZE, 'cpu')
     y,x = (o.flatten() for o in centres(*SIZE))
     keep = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:500]
-    d = torch.stack([x,y,torch.ones_like(x)], 1)[keep] @ torch.from_numpy(worlds._rays(sc, frame, SIZE)[1]).float().T
-    slow = torch.stack([worlds._meets(row.expand(500,-1), d) for row in worlds._table(sc, frame, 'cpu')])
+    d = torch.stack([x,y,torch.ones_like(x)], 1)[keep] @ torch.from_numpy(camera_rays(sc, frame, SIZE)[1]).float().T
+    slow = torch.stack([raycast._meets(row.expand(500,-1), d) for row in raycast._table(sc, frame, 'cpu')])
     best,who = slow.max(0)
     inv,ids = inv.flatten()[keep],ids.flatten()[keep]
-    solid = ids>=worlds._FIRST
+    solid = ids>=raycast._FIRST
     assert ((best/inv-1).abs()<2e-3)[solid].float().mean()>.99
-    assert (who+worlds._FIRST==ids)[solid].float().mean()>.98
+    assert (who+raycast._FIRST==ids)[solid].float().mean()>.98
     assert (best<=inv*1.001)[~solid].float().mean()>.99
 
 def test_visible_agrees_with_textbook_rays():
     "A point is visible if its ray in the second frame meets nothing nearer, every solid asked"
-    sc,world = worlds._street(4, 2, 1.),DrivingWorld(SIZE, seed=4, pair=True)
+    sc,world = make_street(4, 2, 1.),DrivingWorld(SIZE, seed=4, pair=True)
     item = world[2]
-    inv,ids,_ = worlds._trace(sc, 0, SIZE, 'cpu')
+    inv,ids,_ = trace_street(sc, 0, SIZE, 'cpu')
     y,x = (o.flatten() for o in centres(*SIZE))
-    xy,z,_ = worlds._moved(sc, SIZE, x, y, inv.flatten(), ids.flatten())
-    ok = (z>worlds._NEAR) & (xy>=0).all(1) & (xy[:,0]<=SIZE[1]) & (xy[:,1]<=SIZE[0])
+    xy,z,_ = raycast._moved(sc, SIZE, x, y, inv.flatten(), ids.flatten())
+    ok = (z>raycast._NEAR) & (xy>=0).all(1) & (xy[:,0]<=SIZE[1]) & (xy[:,1]<=SIZE[0])
     keep = ok.nonzero()[:,0][torch.randperm(int(ok.sum()), generator=torch.Generator().manual_seed(0))[:600]]
-    d = torch.cat([xy,torch.ones(len(xy),1)], 1)[keep] @ torch.from_numpy(worlds._rays(sc, 1, SIZE)[1]).float().T
-    best = torch.stack([worlds._meets(row.expand(len(keep),-1), d) for row in worlds._table(sc, 1, 'cpu')]).amax(0)
+    d = torch.cat([xy,torch.ones(len(xy),1)], 1)[keep] @ torch.from_numpy(camera_rays(sc, 1, SIZE)[1]).float().T
+    best = torch.stack([raycast._meets(row.expand(len(keep),-1), d) for row in raycast._table(sc, 1, 'cpu')]).amax(0)
     own = torch.where(ids.flatten()[keep]==0, 0., 1/z[keep])
     assert ((best<=own*1.002)==item['visible'].flatten()[keep]).float().mean()>.985
 
@@ -162,6 +165,27 @@ def test_nothing_moves_without_motion():
         assert item['flow'].abs().max()<1e-3 and item['valid'].all() and item['visible'].float().mean()>.998
         assert (item['image']-item['image2']).abs().mean()<.05 # noise only
         torch.testing.assert_close(world.camera(i)['T'], torch.eye(4, dtype=torch.float64))
+
+def test_the_parts_make_the_whole():
+    "The dataset gives what streets, rays and paint give"
+    item,sc,grain = DrivingWorld(SIZE, seed=5, pair=True)[3],make_street(5, 3),np.random.default_rng([5,3,1])
+    inv,ids,lit = trace_street(sc, 0, SIZE)
+    ids2 = trace_street(sc, 1, SIZE)[1]
+    flow,visible,valid = street_flow(sc, SIZE, inv, ids, ids2)
+    (img,inv1,ids1),(img2,_,_) = (paint_street(sc, k, SIZE, 'cpu', grain) for k in (0,1))
+    assert lit.dtype==torch.bool and torch.equal(inv, inv1) and torch.equal(ids, ids1)
+    parts = dict(image=img, depth=1/inv, image2=img2, flow=flow, visible=visible, valid=valid)
+    assert same(parts, {k: item[k] for k in parts})
+
+@pytest.mark.parametrize('seed,index,n,groups,total', [
+    (0,0,404,97,12228.031843423954), (3,4,260,82,12931.30670958496), (7,1,215,58,9372.706195074214)])
+def test_streets_stay_as_they_are(seed, index, n, groups, total):
+    "Caches outlive a release: another street needs another `_VERSION`, and so another key"
+    so = make_street(seed, index).solids
+    assert (so.n,len(so.groups))==(n,groups) and so.groups.sum()==pytest.approx(total, rel=1e-9)
+
+def test_keys_stay_as_they_are():
+    assert DrivingWorld().key=='1f29fabcbea25a7b' and DrivingWorld((96,160), seed=3, pair=True).key=='8ad0de34b4f721d0'
 
 def test_movers_move():
     world,moved = DrivingWorld(SIZE, seed=3, pair=True),0
