@@ -23,7 +23,8 @@ def pack_state(
     if isinstance(state, (list,tuple)): parts,kind = list(enumerate(state)),type(state).__name__
     elif isinstance(state, dict): parts,kind = list(state.items()),'dict'
     elif state is None or isinstance(state, (bool,int,float,str)): return {},dict(value=state)
-    else: raise ValueError(f'{name} is a {type(state).__name__}; a checkpoint holds tensors, numbers, text and nests of them')
+    else: raise ValueError(f'{name} is a {type(state).__name__}; '
+                           f'a checkpoint holds tensors, numbers, text and nests of them')
     packed = [(k, *pack_state(v, f'{name}.{k}')) for k,v in parts]
     return {n: t for _,ts,_ in packed for n,t in ts.items()},{kind: [[k,rest] for k,_,rest in packed]}
 
@@ -91,8 +92,10 @@ def read_state(
     "Read what `write_state` wrote"
     folder = Path(folder)
     for f in ('state.safetensors','state.json'):
-        if not (folder/f).is_file(): raise FileNotFoundError(f'{folder} has no {f}: it holds a model, but no run to go on with')
-    return unpack_state(load_file(folder/'state.safetensors'), json.loads((folder/'state.json').read_text(encoding='utf-8')))
+        if not (folder/f).is_file():
+            raise FileNotFoundError(f'{folder} has no {f}: it may hold a model, but no run to go on with')
+    rest = json.loads((folder/'state.json').read_text(encoding='utf-8'))
+    return unpack_state(load_file(folder/'state.safetensors'), rest)
 
 # %% ../nbs/12f_checkpoints.ipynb #67ac13ee
 def differences(

@@ -47,15 +47,18 @@ class DenseModel(nn.Module):
 # %% ../nbs/06_models.ipynb #1da29d9b
 _sizes = {**vit_sizes, 'micro': dict(dim=192, depth=6, num_heads=6, patch_size=8)}
 
-def _seg(size, num_classes=19, **over):
-    encoder = ViT(**{**_sizes[size], **over})
-    small = dict(hidden=96, depth=2) if size=='micro' else {}
-    return DenseModel(encoder, ConvNeXtHead(encoder.dim, num_classes, encoder.patch_size, **small))
+_heads = dict(linear=LinearHead, convnext=ConvNeXtHead, dpt=DPTHead)
+_micro = dict(linear={}, convnext=dict(hidden=96, depth=2), dpt=dict(layer_dims=(32,48,64,96), feature_dim=32))
 
-def _depth(size, **over):
+def _dense(size, outputs, head, **over):
+    "Encoder and head of a size"
+    if head not in _heads: raise ValueError(f'head {head!r} is unknown; use {", ".join(_heads)}')
     encoder = ViT(**{**_sizes[size], **over})
-    small = dict(layer_dims=(32,48,64,96), feature_dim=64) if size=='micro' else {}
-    return DenseModel(encoder, DPTHead(encoder.dim, 1, encoder.patch_size, **small))
+    small = _micro[head] if size=='micro' else {}
+    return DenseModel(encoder, _heads[head](encoder.dim, outputs, encoder.patch_size, **small))
+
+def _seg(size, num_classes=19, head='convnext', **over): return _dense(size, num_classes, head, **over)
+def _depth(size, head='dpt', **over): return _dense(size, 1, head, **over)
 
 _tasks = dict(seg=_seg, depth=_depth)
 
@@ -69,7 +72,7 @@ def list_models(
 
 def create_model(
     name:str, # One of `list_models()`
-    **over,   # Arguments of the encoder to change, such as pos='sincos'; num_classes for segmentation
+    **over,   # Arguments of the encoder to change, such as pos='sincos'; head; num_classes for segmentation
 )->nn.Module:
     "Make a model by name, with fresh weights"
     if name not in list_models():

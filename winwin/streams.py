@@ -85,7 +85,8 @@ def batches(
     pin_memory:bool=False,    # Ready for a GPU
 )->Iterator[dict[str,Tensor]]:
     "The batches of some steps, in order"
-    order = [draws_of(s, a, rank, batch=batch, accumulate=accumulate, world=world) for s in steps for a in range(accumulate)]
+    one = dict(batch=batch, accumulate=accumulate, world=world)
+    order = [draws_of(s, a, rank, **one) for s in steps for a in range(accumulate)]
     return iter(DataLoader(draws, batch_sampler=order, num_workers=workers, collate_fn=stack, pin_memory=pin_memory))
 
 def stack(
@@ -94,6 +95,7 @@ def stack(
     "Items as one batch"
     sizes = {tuple(o['image'].shape[-2:]) for o in items}
     if len(sizes)>1:
-        raise ValueError(f'images of different sizes in one batch, {" and ".join(f"{h}x{w}" for h,w in sorted(sizes)[:3])}; '
-                         f'give size=(height, width) to resize all, or take batches of 1')
+        some = ' and '.join(f'{h}x{w}' for h,w in sorted(sizes)[:3])
+        raise ValueError(f'images of different sizes in one batch, {some}; give size=(height, width) '
+                         f'to resize all, or take batches of 1')
     return {k: torch.stack([o[k] for o in items]) for k in items[0]}

@@ -125,7 +125,7 @@ def evaluate(
     model:nn.Module,                                          # Model
     data:Dataset,                                             # Items with the answers of the task
     task:Task,                                                # What to report
-    read:Callable[[nn.Module,Tensor],Tensor]|None=None,       # (model, image (1,3,h,w)) -> map (1,C,h,w); full pass if none
+    read:Callable[[nn.Module,Tensor],Tensor]|None=None,       # (model, image (1,3,h,w)) -> (1,C,h,w); none = one pass
     device:str|torch.device|None=None,                        # Where the model is; its parameters say so if none
     workers:int=0,                                            # Processes that load data
     progress:bool=True,                                       # Show a bar
