@@ -4,8 +4,9 @@ import h5py, numpy as np, pytest, scipy.io, torch
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
-from winwin import datasets
+from winwin import augment, datasets
 from winwin.datasets import Augment, BDD100K, DepthFolder, NYUv2, SegFolder, fit_to_patches, resize_item
+from winwin.files import find_files, read_depth, read_image, read_labels
 from winwin.losses import depth_loss
 from winwin.metrics import DepthMetrics
 from winwin.windows import Windows
@@ -175,6 +176,27 @@ def test_check_shows_progress_and_leaves_the_transform_out(seg, capsys):
     data = SegFolder(seg, num_classes=5, transform=lambda o: 1/0)
     assert data.check()==[] and '3/3' in capsys.readouterr().err
     assert data.check(progress=False)==[] and not capsys.readouterr().err
+
+# One file
+
+def test_readers_take_paths_and_strings(seg):
+    for kind in (str,lambda p: p):
+        assert np.array_equal((read_image(kind(seg/'images/a.png'))*255).round().byte().permute(1,2,0), has(seg/'images/a.png'))
+        assert np.array_equal(read_labels(kind(seg/'labels/a.png')), has(seg/'labels/a.png'))
+        assert list(find_files(kind(seg/'images')))==['a','b','sub dir/ü c']
+        with pytest.raises(ValueError, match='give scale'): read_depth(kind(seg/'labels/a.png'))
+    lut = torch.arange(256).flip(0).byte()
+    assert np.array_equal(read_labels(seg/'labels/a.png', lut=lut), 255-has(seg/'labels/a.png'))
+
+def test_find_files(tmp_path):
+    for n in ('x/b_id.png','a_id.PNG','a_color.png','.c_id.png','d_id.npy'): (tmp_path/n).parent.mkdir(exist_ok=True); (tmp_path/n).touch()
+    assert {k: v.name for k,v in find_files(tmp_path, ['.png'], '_id').items()}=={'a': 'a_id.PNG', 'x/b': 'b_id.png'}
+    with pytest.raises(FileNotFoundError, match=r'no \*_z\.png under'): find_files(tmp_path, ['.png'], '_z')
+
+def test_parts_are_offered_with_the_datasets():
+    from winwin import files
+    assert datasets.Augment is augment.Augment and datasets.FileDataset is files.FileDataset is SegFolder.__base__
+    assert datasets.fit_to_patches is augment.fit_to_patches and datasets.resize_item is augment.resize_item
 
 # Depth
 
@@ -401,7 +423,7 @@ def test_maps_stay_aligned(s, flip):
         assert (out['labels']*4+2-u)[ok].abs().max() <= 2+step/2+.51
         du = u[:,1:]-u[:,:-1]
         assert abs(du[ok[:,1:] & ok[:,:-1]].median().item()*(1-2*flip)-1/s)<.03/s # magnified, mirrored
-        if s<1: assert torch.allclose(out['image'][:,~ok], torch.tensor(datasets._MEAN)[:,None].expand(3, int((~ok).sum())))
+        if s<1: assert torch.allclose(out['image'][:,~ok], torch.tensor(augment._MEAN)[:,None].expand(3, int((~ok).sum())))
 
 def test_depth_and_scale():
     item = dict(image=torch.zeros(3,32,32), depth=torch.full((32,32), 6.))
@@ -413,7 +435,7 @@ def test_depth_and_scale():
 def test_jitter_is_torchvisions():
     "The same four factors in the same order give torchvision's image"
     x,u,order = torch.rand(1,3,16,16),[.1,.9,.7,.2],[2,0,3,1]
-    got,want = datasets._jitter(x, (.4,.4,.2,.1), u, order),x
+    got,want = augment._jitter(x, (.4,.4,.2,.1), u, order),x
     jit = v2.ColorJitter(.4, .4, .2, .1)
     par = dict(fn_idx=torch.tensor(order), brightness_factor=.6+.8*.1, contrast_factor=.6+.8*.9, saturation_factor=.8+.4*.7, hue_factor=-.1+.2*.2)
     want = jit.transform(x, par)
