@@ -2,7 +2,8 @@
 import math
 import pytest, torch, torch.nn as nn
 from hypothesis import given, settings, strategies as st
-from winwin import Windows, create_model, list_models, load_model, parse_scheme, predict, present, save_model, tile_offsets
+from winwin import (ConvNeXtHead, DPTHead, LinearHead, Windows, auto_rows, create_model, head_reach, list_models, load_model, parse_scheme, predict,
+                    present, save_model, tile_offsets, tile_weights)
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 400), st.integers(1, 2000), st.sampled_from([0., .25, .5, .7, .9, .99]))
@@ -27,6 +28,78 @@ def test_tiles_average_to_the_same(size, overlap, tiles):
     want = Pointwise()(img)[0]
     assert torch.allclose(predict(Pointwise(), img, 'tile', size, overlap, tiles=tiles), want, atol=1e-5)
     assert torch.equal(predict(Pointwise(), img), want) # padded to 48x72 and cut back
+
+KINDS = 'uniform','confidence','taper'
+
+class Moody(nn.Module):
+    "A model whose scores depend on the whole tile, so that tiles disagree"
+    patch_size = 8
+    def forward(self, img, windows=None): return [torch.cat([img*4, img.mean((1,2,3), keepdim=True)*5 + img[:,:1]], 1)]
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('size,overlap,tiles,B', [((16,24), 0., 1, 2), ((16,24), .5, 4, 1), ((24,32), .8, 5, 2)])
+def test_tiles_are_a_weighted_mean(kind, size, overlap, tiles, B):
+    "Against a loop over pixels of a list of answers"
+    img = torch.rand(B,3,29,41, generator=torch.Generator().manual_seed(1))
+    num,den = torch.zeros(B,4,29,41, dtype=torch.double),torch.zeros(B,1,29,41, dtype=torch.double)
+    for y in tile_offsets(29, size[0], overlap):
+        for x in tile_offsets(41, size[1], overlap):
+            m = Moody()(img[...,y:y+size[0],x:x+size[1]])[0].double()
+            if kind=='uniform': w = torch.ones_like(m[:,:1])
+            if kind=='confidence': w = (m.exp()/m.exp().sum(1, keepdim=True)).max(1, keepdim=True).values
+            if kind=='taper': w = torch.outer(*(1-torch.cos(2*math.pi*(torch.arange(n)+.5)/n) for n in size)).double().expand_as(m[:,:1])
+            num[...,y:y+size[0],x:x+size[1]] += w*m
+            den[...,y:y+size[0],x:x+size[1]] += w
+    got = predict(Moody(), img, 'tile', size, overlap, weights=kind, tiles=tiles)
+    assert got.dtype==img.dtype and torch.allclose(got.double(), num/den, atol=1e-4)
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_weightings_agree_where_tiles_do(kind):
+    img = torch.rand(2,3,45,70)
+    assert torch.allclose(predict(Pointwise(), img, 'tile', (16,24), .7, weights=kind), Pointwise()(img)[0], atol=1e-5)
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_tapers_survive_half_precision(dtype):
+    "The corner of a tile of 512 weighs less than half precision can hold"
+    img = torch.rand(1,3,512,520).to(dtype)
+    got = predict(Pointwise(), img, 'tile', (512,512), weights='taper')
+    assert got.dtype==dtype and torch.allclose(got, Pointwise()(img)[0], atol=1e-2)
+    assert tile_weights(got, 'taper').dtype==torch.float32 and tile_weights(got, 'taper').min()<1e-9
+
+def test_confidence_needs_class_scores():
+    model = create_model('winwin_depth_micro')
+    with pytest.raises(ValueError, match="use 'taper' or 'uniform'"): predict(model, torch.rand(1,3,32,48), 'tile', (16,16), weights='confidence')
+    assert model.training # restored after an error too
+    assert predict(model, torch.rand(1,3,32,48), 'tile', (16,16), weights='taper').shape==(1,1,32,48)
+
+@pytest.mark.parametrize('head', [ConvNeXtHead(32, 3, hidden=16, depth=3), ConvNeXtHead(32, 3, patch_size=8, hidden=24, depth=2), LinearHead(32, 5)], ids=['convnext', 'convnext8', 'linear'])
+def test_bands_by_memory_stay_below_the_limit(head):
+    "Widest map of a band as a hook sees it; the result is that of one call"
+    from winwin.predict import predict_bands
+    head.requires_grad_(False)
+    x,seen = torch.randn(2,20*6,32),[]
+    for m in head.modules():
+        if isinstance(m, nn.Linear): m.register_forward_hook(lambda m,i,o: seen.append(o.numel()*4))
+    whole = head(x, Windows.full((20,6), batch=2))[0]
+    for share in (.9, .7, .55):
+        limit,_ = int(share*max(seen)),seen.clear()
+        rows = auto_rows(head, (20,6), batch=2, limit=limit)
+        assert 1<=rows<20
+        assert torch.allclose(predict_bands(head, x, (20,6), rows), whole, atol=1e-5)
+        if rows>head_reach(head): assert max(seen)<=limit
+        seen.clear(); head(x, Windows.full((20,6), batch=2))
+    assert auto_rows(head, (20,6), batch=2, limit=max(seen)) is None
+
+def test_rows_by_themselves():
+    "A limit that is too small for any margin still makes progress; a head that cannot be cut is left whole; nonsense is told"
+    head,model = ConvNeXtHead(32, 3, hidden=16, depth=4),create_model('winwin_seg_micro', num_classes=3)
+    assert auto_rows(head, (50,50), limit=1)==head_reach(head)==4
+    assert auto_rows(DPTHead(32, 1), (5000,5000)) is None
+    img = torch.rand(1,3,40,48)
+    assert torch.equal(predict(model, img, rows='auto'), predict(model, img))
+    assert predict(create_model('winwin_depth_micro'), img, rows='auto').shape==(1,1,40,48)
+    with pytest.raises(ValueError, match="give a number, 'auto', or None"): predict(model, img, rows='some')
+    with pytest.raises(ValueError, match='give at least 1'): predict(model, img, rows=0)
 
 def test_prediction_records_no_gradient():
     model = create_model('winwin_depth_micro')
