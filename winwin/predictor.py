@@ -16,7 +16,8 @@ from torchvision.transforms.functional import Image # Pillow's, which torchvisio
 from tqdm.auto import tqdm
 from .pretrained import _replace, load_model
 from .worlds import DrivingWorld, color_labels
-from .datasets import _IMAGES, _find, _palette, _read_image
+from .files import find_files, read_image
+from .datasets import _palette
 from .predict import _check_tile, predict
 
 # %% ../nbs/14a_predictor.ipynb #064df74c
@@ -51,7 +52,7 @@ def _to_images(x):
 def _from_path(path):
     if path.is_dir(): raise ValueError(f'{path} is a folder; use Predictor.folder')
     if not path.exists(): raise FileNotFoundError(f'there is no file {path}')
-    return _read_image(path)[None]
+    return read_image(path)[None]
 
 # %% ../nbs/14a_predictor.ipynb #a749c4b8
 @dataclass(eq=False, repr=False)
@@ -283,7 +284,7 @@ def _read_folder(self, src, out, kinds, bits, overwrite, progress):
     if inside := [o for o in at.values() if o.resolve().is_relative_to(src.resolve())]:
         raise ValueError(f'{inside[0]} lies in {src} and would be read as images the next time; choose another folder')
     if self.task=='depth': _unit(bits, self.max_depth) # an error now, not after the first image
-    images,report = _find(src, _IMAGES),FolderReport()
+    images,report = find_files(src),FolderReport()
     for name,path in tqdm(images.items(), desc=src.name, unit='image', disable=not progress):
         todo = [k for k in kinds if overwrite or not (at[k]/f'{name}.png').exists()]
         if not todo:
