@@ -45,7 +45,7 @@ class Recipe:
     train:TrainConfig=field(default_factory=TrainConfig) # How to train
 
 # %% ../nbs/13a_recipes.ipynb #722661a5
-_driving = Recipe(train=TrainConfig(windows='2x11', steps=400, batch_size=8, lr=1e-3, warmup=50, layer_decay=None,
+_driving = Recipe(train=TrainConfig(windows='2x11', steps=600, batch_size=4, lr=1e-3, warmup=50, layer_decay=None,
                                     log_every=10, save_every=100))
 
 presets = {
@@ -182,9 +182,10 @@ def train_recipe(
     go_on:bool=False,                          # Continue the run in `out`, if there is one
     progress:bool=True,                        # Show a bar
     watch:Callable[[dict],None]|None=None,     # Called with every line of the log
+    score:bool=True,                           # Evaluate too
 )->TrainResult:
     "Train what a recipe describes"
-    data,valid = recipe_data(recipe),recipe_data(recipe, 'valid')
+    data,valid = recipe_data(recipe),recipe_data(recipe, 'valid') if score else None
     task,r = recipe_task(recipe, data),recipe
     augment = Augment(r.flip, r.scale, jitter_p=r.jitter, fixed_focal=r.fixed_focal,
                       ignore=getattr(task, 'ignore', 255))
