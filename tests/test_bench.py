@@ -42,3 +42,28 @@ def test_flops_of_vit_b():
 
 def test_clock_runs_forward():
     a = clock(); sum(range(100_000)); assert clock() >= a
+
+def test_a_case_that_runs_a_share_is_scaled(monkeypatch):
+    "A third of the work times three counts as the whole; its memory is not that of the whole and is left out"
+    import winwin.bench as module
+    x, asked = torch.randn(400, 400), []
+    work = lambda n: lambda d: lambda: [x@x for _ in range(n)]
+    monkeypatch.setattr(module, 'peak_memory', lambda name, case, device: asked.append(case) or dict(before=1., peak=3.))
+    register(Bench('shares', 'a test', {'whole': work(60), 'third': work(20), 'all': work(60)}, scale={'third': 3.}, memory=True))
+    try: r = run_bench('shares', device='cpu', rounds=9, progress=False)
+    finally: del benches['shares']
+    assert .6 < r['results']['times faster than third'] < 1.6 and .6 < r['seconds']['third']/r['seconds']['whole'] < 1.6
+    assert asked == ['whole', 'all'] and not [k for k in r['results'] if 'memory' in k and 'third' in k]
+
+def test_tiles_of_the_prediction_bench():
+    "What the sampled case runs is 8 of the 96 tiles it stands for, and every target is about a case"
+    from winwin.predict import tile_offsets
+    b = benches['predict']
+    (name, factor), = b.scale.items()
+    count = lambda h, w: len(tile_offsets(h, 512, .9))*len(tile_offsets(w, 512, .9))
+    assert '8 of 96, scaled' in name and (count(512, 870), count(720, 1280)) == (8, 96) and factor == 96/8
+    assert {k.removeprefix('times faster than ') for k in b.targets} <= set(b.cases)
+
+def test_long_names_keep_the_columns():
+    text = report_bench(dict(bench='b', about='x', device='cpu', results={'a': 1., 'b'*70: 2.}, targets=[]))
+    assert len({len(o) for o in text.splitlines()[1:]}) == 1
