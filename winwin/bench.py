@@ -290,6 +290,29 @@ register(Bench('sample', 'sample_windows, two 22x22 in 45x80, batch of 64', roun
     cases={'sample_windows': lambda _: lambda: [sample_windows((45,80), [(22,22)]*2, batch=64) for _ in range(20)]},
     targets={'ms per image': '<= 0.05'}));
 
+# %% ../nbs/18_bench.ipynb #ef0b0a4a
+def _recipe_step(preset, windows):
+    "A case that makes one training step of a recipe, on a batch of its images"
+    def case(device):
+        from winwin.recipes import change, get_preset, recipe_data, recipe_model, recipe_task
+        from winwin.schemes import parse_scheme
+        recipe = change(get_preset(preset), images=4)
+        data = recipe_data(recipe)
+        task = recipe_task(recipe, data)
+        model,batch = recipe_model(recipe, task).to(device).train(),data.batch(range(4))
+        batch,scheme = {k: v.to(device) for k,v in batch.items()},parse_scheme(windows)
+        def step():
+            model.zero_grad()
+            task.loss(model, batch, scheme, model.patch_size, torch.Generator().manual_seed(0))[0].backward()
+        return step
+    return case
+
+for _task in ('seg','depth'):
+    register(Bench(f'train-driving-{_task}', f'training step of driving-{_task}, 4 images of 320x192', memory=True,
+        cases={'two windows': _recipe_step(f'driving-{_task}', '2x11'), 'full': _recipe_step(f'driving-{_task}', 'full'),
+               'one window': _recipe_step(f'driving-{_task}', '1x16')},
+        targets={'times faster than full': '>= 4'}))
+
 # %% ../nbs/18_bench.ipynb #f7d9789b
 def _scenes(device):
     from winwin.worlds import DrivingWorld
