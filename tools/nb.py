@@ -19,7 +19,7 @@ from nbdev.clean import clean_nb
 from nbdev.config import get_config
 from nbdev.doclinks import nbdev_export
 from nbdev.process import extract_directives
-from PIL import Image
+from PIL import Image, ImageChops, ImageStat
 
 ROOT = Path(__file__).resolve().parents[1]
 NBS, TEXT, LIB = ROOT/'nbs', ROOT/'nbtext', ROOT/'winwin'
@@ -75,11 +75,13 @@ def scrub(x):
     return [scrub(o) for o in x] if isinstance(x, list) else x
 
 def slim(png):
-    "A base64 PNG with a palette of 256 colours, if that makes it a good deal smaller"
-    out = io.BytesIO()
-    Image.open(io.BytesIO(base64.b64decode(png))).convert('RGB').quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE).save(out, 'PNG', optimize=True)
+    "A base64 PNG with a palette of 256 colours, if that makes it a good deal smaller and a picture of moderate size is not coarsened"
+    out,rgb = io.BytesIO(),Image.open(io.BytesIO(base64.b64decode(png))).convert('RGB')
+    few = rgb.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE)
+    few.save(out, 'PNG', optimize=True)
     small = base64.b64encode(out.getvalue()).decode()
-    return small if len(small) < .8*len(png) else png
+    error = max(ImageStat.Stat(ImageChops.difference(rgb, few.convert('RGB'))).rms)
+    return small if len(small) < .8*len(png) and (error < 3 or len(png) > 80_000) else png
 
 def tidy(nb):
     for cell in nb.cells:

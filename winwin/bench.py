@@ -309,7 +309,8 @@ def _recipe_step(preset, windows):
 
 for _task in ('seg','depth'):
     register(Bench(f'train-driving-{_task}', f'training step of driving-{_task}, 4 images of 320x192', memory=True,
-        cases={'two windows': _recipe_step(f'driving-{_task}', '2x11'), 'full': _recipe_step(f'driving-{_task}', 'full'),
+        cases={'two windows': _recipe_step(f'driving-{_task}', '2x11'),
+               'full': _recipe_step(f'driving-{_task}', 'full'),
                'one window': _recipe_step(f'driving-{_task}', '1x16')},
         targets={'times faster than full': '>= 4'}))
 
