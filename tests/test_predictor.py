@@ -154,6 +154,7 @@ def test_depth_is_brighter_when_near_and_comparable_over_images():
     assert (np.diff(grey)<=0).all() and grey[0]-grey[-1]>400
     assert (p(ramp[...,:8]).overlay(1)==p(ramp).overlay(1)[:,:8]).all() # colours do not depend on the rest of the image
     assert p(ramp).depth.max()==50
+    with pytest.raises(ValueError, match='no classes'): p(ramp).shares()
 
 def test_notebooks_show_a_picture():
     import io

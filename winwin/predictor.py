@@ -69,6 +69,7 @@ class Prediction:
 
     def shares(self)->dict[str,float]:
         "Share of the image that each class covers, largest first; classes that do not occur are left out"
+        if self.classes is None: raise ValueError('a prediction of depth has no classes; see depth')
         n = torch.bincount(self.classes.flatten().int(), minlength=len(self.names))/self.classes.numel()
         return {self.names[i]: n[i].item() for i in n.argsort(descending=True, stable=True).tolist() if n[i]>0}
 
@@ -161,8 +162,8 @@ def _unit(bits, max_depth):
 def _map_image(p, bits):
     "The answer as a Pillow image whose values are the answer"
     if p.depth is None:
-        img = Image.fromarray(p.classes.numpy()).convert('L')
-        img.putpalette(np.resize(np.pad(p.palette, ((0,256-len(p.palette)),(0,0))), (256,3)).astype(np.uint8).tobytes())
+        img = Image.fromarray(p.classes.numpy())
+        if p.palette is not None: img.putpalette(np.pad(p.palette, ((0,256-len(p.palette)),(0,0))).tobytes()) # 8 bits
         return img
     units = (p.depth.double()/_unit(bits, p.max_depth)).round().clamp(min=1)
     return Image.fromarray(torch.where(units<2**bits, units, 0).numpy().astype(f'uint{bits}')) # 0: no answer
