@@ -1,0 +1,227 @@
+"The demonstration from end to end at the size of a stamp, and its report as a reader meets it."
+import json, math, os, re, signal
+from dataclasses import replace
+import numpy as np, pytest, torch
+from html.parser import HTMLParser
+
+import winwin.demo as D
+from winwin.demo import demos, fit_budget, get_demo, readings, render_scenes, run_demo, step_costs
+from winwin.pages import HtmlPage, html_bar, html_drawing, html_picture, html_table
+from winwin.predictor import Predictor
+from winwin.pretrained import load_model
+from winwin.recipes import change, recipe_data
+from winwin.worlds import DrivingWorld
+from test_site import CONTRAST
+
+TASKS = list(demos)
+BAD = '<b>"x" & \'y\'</b>'
+
+def tiny(task, **over):
+    d = get_demo(task)
+    small = dict(image_size=(48,80), images=4, valid_images=2, batch_size=2, steps=4, windows='2x3', log_every=1)
+    return replace(d, shown=2, rounds=1, recipe=change(d.recipe, **small|over))
+
+@pytest.fixture(scope='module', params=TASKS)
+def ran(request, tmp_path_factory):
+    "(task, folder) of a demonstration"
+    out = tmp_path_factory.mktemp(request.param)/'demo'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(D, '_memory', quick_memory)
+        assert run_demo(tiny(request.param), out, progress=False)==out/'report.html'
+    return request.param,out
+
+def quick_memory(recipe, kinds, device):
+    "Instead of processes that measure memory, which take seconds to start; they have tests of their own"
+    return {k: dict(before=1., peak=2.+i) for i,k in enumerate(kinds)}
+
+@pytest.fixture
+def no_memory(monkeypatch): monkeypatch.setattr(D, '_memory', quick_memory)
+
+class Tags(HTMLParser):
+    "Every tag with its attributes; tags must be well nested"
+    void = 'img','meta','link','br','hr'
+    def __init__(self, text):
+        super().__init__()
+        self.all,self.stack = [],[]
+        self.feed(text)
+        assert not self.stack
+    def handle_starttag(self, tag, attrs):
+        self.all.append((tag,dict(attrs)))
+        if tag not in self.void: self.stack.append(tag)
+    def handle_startendtag(self, tag, attrs): self.all.append((tag,dict(attrs)))
+    def handle_endtag(self, tag): assert self.stack.pop()==tag
+
+# --- Pages
+
+def test_text_cannot_break_a_page():
+    page = HtmlPage(BAD, BAD, BAD).add(BAD, BAD, html_table([BAD,'n'], [[BAD,'1']], BAD), html_picture(np.zeros((2,2,3), np.uint8), BAD, BAD))
+    tags = Tags(str(page))
+    assert not [t for t,_ in tags.all if t=='b']
+    assert next(a['alt'] for t,a in tags.all if t=='img')==BAD
+
+@pytest.mark.parametrize('share,width', [(0,'0.0'), (.5,'50.0'), (1,'100.0'), (7,'100.0'), (-1,'0.0'), (math.nan,'0.0')])
+def test_bars_stay_in_their_column(share, width): assert f'width:{width}%' in html_bar(share)
+
+def test_numbers_are_aligned_and_text_is_not():
+    t = html_table(['a','b','c','d'], [['1.5x','12 ms','x1',html_bar(1)], ['-','3,000 MB','2',html_bar(0)]])
+    assert re.findall('<th( class="number")?>', t)==[' class="number"',' class="number"','','']
+
+def test_drawings_do_not_disturb_each_other():
+    import matplotlib.pyplot as plt
+    def one(alt):
+        fig,ax = plt.subplots()
+        ax.plot([1,2], [3,np.pi])
+        return html_drawing(fig, alt)
+    a,b = one('first'),one('second')
+    ids = [set(re.findall(r'\bid="([^"]+)"', o)) for o in (a,b)]
+    assert ids[0] and not ids[0]&ids[1], 'clip paths of one are those of the other'
+    assert one('first')==a, 'equal figures are equal text'
+    assert 'http' not in re.sub(r'xmlns(:\w+)?="[^"]*"', '', a)
+
+# --- Parts
+
+@pytest.mark.parametrize('steps,seconds,budget,want', [(400,.1,210,400), (400,.525,210,400), (400,.53,210,390), (400,100,210,10), (5,100,210,5)])
+def test_budget(steps, seconds, budget, want): assert fit_budget(steps, seconds, budget)==want
+
+@pytest.mark.parametrize('grid', [(24,40), (6,10), (45,80), (7,7), (3,90)])
+@pytest.mark.parametrize('tokens', [4, 242, 968, 5000])
+def test_other_ways_have_the_tokens_of_training(grid, tokens):
+    _,tile,small = readings(grid, tokens, 8).values()
+    h,w = (n//8 for n in tile['size'])
+    assert h==w==min(round(math.sqrt(tokens)), *grid)
+    a,b = (n//8 for n in small['size'])
+    assert 1<=a<=grid[0] and 1<=b<=grid[1] and (a*b<=h*w or 1 in (a,b))
+
+def test_scenes_are_rendered_once(tmp_path, monkeypatch):
+    world = DrivingWorld((16,24), 40, cache=tmp_path)
+    world[3]
+    monkeypatch.setattr(torch, 'get_num_threads', lambda: 2) # two processes
+    assert render_scenes(world, progress=False)==39
+    assert len(list(world.cache.glob('*.npz')))==40 and render_scenes(world, progress=False)==0
+
+def test_a_step_on_windows_is_cheaper(tmp_path):
+    recipe = change(tiny('seg').recipe, root=str(tmp_path), image_size=(128,192), windows='2x6')
+    cost = step_costs(recipe, rounds=3, device='cpu', progress=False)
+    assert cost['faster']>1.5 and cost['seconds']['two windows']<cost['seconds']['full images']
+    assert cost['memory']['two windows']['peak']<cost['memory']['full images']['peak'] and cost['leaner']>1.2
+
+def test_memory_of_a_step_that_fails(tmp_path):
+    recipe = change(tiny('seg').recipe, root=str(tmp_path), windows='2x30') # cannot fit
+    with pytest.raises(RuntimeError, match='(?s)memory run of two windows failed.*cannot fit'): D._memory(recipe, {'two windows': '2x30'}, 'cpu')
+
+def test_presets_can_be_trained():
+    for task,d in demos.items():
+        assert d.recipe.train.task==task and recipe_data(d.recipe)[0]['image'].shape==(3,*d.recipe.image_size)
+
+# --- From end to end
+
+def test_files(ran):
+    task,out = ran
+    assert sorted(o.name for o in out.iterdir())==['demo.json','images','report.html','run','scenes']
+    facts = json.loads((out/'demo.json').read_text(encoding='utf-8'), parse_constant=lambda s: pytest.fail(f'{s} is not JSON'))
+    assert facts['task']==task and facts['steps']==facts['planned']==4 and facts['tokens']==18 and facts['grid_tokens']==60
+    assert all(s>0 for s in facts['seconds'].values())
+    saved = load_model(out/'run'/'best').saved
+    first = next(iter(facts['readings'].values()))['scores']
+    same = lambda a,b: a==b or b is None and math.isnan(a)
+    assert all(same(v, first[k]) for k,v in saved['metrics'].items()), 'the report shows the scores of the checkpoint'
+    recipe = saved['extra']['recipe']
+    assert recipe['train']['steps']==4 and recipe['root']==str(out/'scenes')
+
+def test_checkpoint_reads_the_sample_images(ran, tmp_path):
+    task,out = ran
+    p = Predictor(out/'run'/'best')
+    assert p.task==task
+    report = p.folder(out/'images', tmp_path, progress=False)
+    assert len(report.written)==4 and not report.failed
+    world = recipe_data(change(tiny(task).recipe, root=str(out/'scenes')), 'valid')
+    assert torch.allclose(p(out/'images'/'street-1.png').image, world[0]['image'], atol=1e-6), 'images are those of the test set'
+
+def test_report_is_one_file_and_true(ran):
+    task,out = ran
+    text,facts = (out/'report.html').read_text(encoding='utf-8'),json.loads((out/'demo.json').read_text(encoding='utf-8'))
+    tags = Tags(text)
+    assert not {'script','iframe','object','embed','video','form'} & {t for t,_ in tags.all}
+    assert all(v.startswith(('data:','#')) for _,a in tags.all for k,v in a.items() if k in ('src','href','xlink:href','srcset','action'))
+    assert not re.search(r'url\((?!#)|@import', text)
+    images = [a for t,a in tags.all if t=='img']
+    assert len(images)==6+2*4+8 and all(a['alt'] for a in images)
+    assert all(a['aria-label'] for t,a in tags.all if t=='svg')
+    columns = demos[task].panels.columns
+    for name,r in facts['readings'].items():
+        row = re.search(f'<tr><td>{name}</td>(.*?)</tr>', text)[1]
+        want = [format(r['scores'][k], how) for k,(_,how) in columns.items()]
+        assert re.findall('>([^<]+)<', row)==[*want, f"{1e3*r['seconds']:,.0f} ms", f"{r['longer']:.1f}x"]
+
+def test_windows_in_the_report_are_those_of_training(tmp_path):
+    recipe = change(tiny('seg').recipe, root=str(tmp_path/'scenes'))
+    (a,seen),(b,again) = (D.train_demo(recipe, tmp_path/k, keep=3, progress=False) for k in 'ab')
+    assert len(seen)==3 and seen[0][1].num_tokens==a.log[0]['tokens']==18
+    assert all(torch.equal(x, y) and torch.equal(v.yx, w.yx) for (x,v),(y,w) in zip(seen, again))
+    assert all(torch.equal(x, y) for x,y in zip(a.model.state_dict().values(), b.model.state_dict().values())), 'the same run again'
+
+def test_a_slow_machine_makes_fewer_steps(tmp_path, monkeypatch, no_memory):
+    real = D.step_costs
+    monkeypatch.setattr(D, 'step_costs', lambda *a, **k: real(*a, **k) | dict(wall=15.))
+    text = run_demo(tiny('seg', steps=20), tmp_path/'a', progress=False).read_text(encoding='utf-8')
+    assert 'On a faster machine there are 20' in text and '10 training steps' in text
+    text = run_demo(tiny('seg', steps=20), tmp_path/'b', steps=12, progress=False).read_text(encoding='utf-8')
+    assert '12 training steps' in text and 'On a faster machine' not in text, 'steps that were asked for are made'
+
+def test_only_its_own_files_are_replaced(tmp_path, no_memory, capsys):
+    mine = [tmp_path/'notes.txt', tmp_path/'images'/'mine.png', tmp_path/'run'/'plan.txt']
+    for f in mine[:2]: f.parent.mkdir(exist_ok=True); f.write_text('mine')
+    run_demo(tiny('seg'), tmp_path, progress=False)
+    mine[2].write_text('mine')
+    run_demo(tiny('seg'), tmp_path, steps=2, seed=1)
+    lines = re.findall(r'\[ +\d+ s\] ([^:]+):', capsys.readouterr().err)
+    assert lines==['rendering','cost of a step','training','reading','report']
+    assert all(f.read_text()=='mine' for f in mine)
+    assert json.loads((tmp_path/'demo.json').read_text())['steps']==2 and load_model(tmp_path/'run'/'last').saved['extra']['train']['seed']==1
+
+def test_a_run_of_somebody_else_is_refused(tmp_path):
+    (tmp_path/'run'/'last').mkdir(parents=True)
+    with pytest.raises(ValueError, match='no demonstration wrote it; choose another folder'): run_demo(tiny('seg'), tmp_path, progress=False)
+    assert (tmp_path/'run'/'last').exists() and not (tmp_path/'demo.json').exists()
+
+def test_control_c_leaves_a_model(tmp_path, monkeypatch, no_memory, capsys):
+    real = D.fit
+    def stop(line):
+        if line['step']==2: os.kill(os.getpid(), signal.SIGINT)
+    monkeypatch.setattr(D, 'fit', lambda *a, **k: real(*a, **k, watch=stop))
+    with pytest.raises(KeyboardInterrupt): run_demo(tiny('seg'), tmp_path/'demo')
+    assert 'the model so far is in' in capsys.readouterr().err
+    assert Predictor(tmp_path/'demo'/'run'/'last')(torch.rand(3,48,80)).classes.shape==(48,80)
+    monkeypatch.setattr(D, 'fit', real)
+    assert run_demo(tiny('seg'), tmp_path/'demo', progress=False).exists(), 'and the next try is not in its way'
+
+def test_unknown_tasks_are_named():
+    with pytest.raises(ValueError, match="no demonstration of 'pose'; there are seg, depth"): run_demo('pose')
+
+# --- In a browser
+
+@pytest.mark.browser
+@pytest.mark.parametrize('width', [1280, 390])
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
+def test_report_opens_cleanly(ran, page, scheme, width):
+    page.set_viewport_size(dict(width=width, height=900))
+    page.emulate_media(color_scheme=scheme)
+    page.goto((ran[1]/'report.html').as_uri())
+    assert page.locator('h1').count()==1 and page.locator('h2').count()>=8
+    assert page.evaluate('[...document.images].every(i => i.complete && i.naturalWidth)'), 'a picture is missing'
+    assert page.evaluate('document.documentElement.scrollWidth <= innerWidth'), 'the page is wider than the window'
+    dark = page.evaluate('getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number).every(v => v < 60)')
+    assert dark==(scheme=='dark')
+    for s in ('p','td','th','figcaption','.tiles span','.tiles b','code','li'):
+        ratio,where = page.evaluate(CONTRAST, s)
+        assert ratio>4.5, f'{s}: {ratio:.1f}, {where}'
+    text = page.evaluate("getComputedStyle(document.querySelector('.drawing text')).fill")
+    assert text==page.evaluate('getComputedStyle(document.body).color'), 'axes are drawn in the colour of the text'
+    assert not page.problems and not page.outside
+
+@pytest.mark.browser
+def test_report_prints_in_light_colours(ran, page):
+    page.emulate_media(color_scheme='dark', media='print')
+    page.goto((ran[1]/'report.html').as_uri())
+    assert page.evaluate('getComputedStyle(document.body).backgroundColor')=='rgb(255, 255, 255)'
+    assert len(page.pdf())>10_000
