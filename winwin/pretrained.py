@@ -13,22 +13,23 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from . import __version__
 from .models import create_model
+from .decoder import CrossAttention
 from .vit import Attention
 
 # %% ../nbs/07_pretrained.ipynb #30b6f8de
 def temperatures(
-    model:nn.Module, # Model with `Attention` layers
+    model:nn.Module, # Model with attention layers
 )->dict[str,float|list[float]]: # Layer name -> tau, those that differ from 1
     "Temperatures of a model, as plain numbers"
-    taus = {n: m.tau for n,m in model.named_modules() if isinstance(m, Attention)}
+    taus = {n: m.tau for n,m in model.named_modules() if isinstance(m, (Attention,CrossAttention))}
     return {n: t.tolist() if isinstance(t, Tensor) else t for n,t in taus.items() if isinstance(t, Tensor) or t!=1}
 
 def restore_temperatures(
-    model:nn.Module,                       # Model with `Attention` layers
+    model:nn.Module,                       # Model with attention layers
     taus:dict[str,float|list[float]],      # From `temperatures`; layers it does not name get 1
 ):
     "Set the temperatures of a model from plain numbers"
-    layers = {n: m for n,m in model.named_modules() if isinstance(m, Attention)}
+    layers = {n: m for n,m in model.named_modules() if isinstance(m, (Attention,CrossAttention))}
     if bad := sorted(taus.keys()-layers.keys()): raise ValueError(f'no attention layer is named {", ".join(bad)}')
     for n,m in layers.items():
         t = taus.get(n, 1.)
