@@ -183,8 +183,7 @@ class ViT(nn.Module):
         super().__init__()
         _check_vit(dim, depth, num_heads, pos, local_window, global_blocks)
         self.dim,self.depth,self.num_heads,self.patch_size = dim,depth,num_heads,patch_size
-        self.pos,self.checkpointing = pos,checkpointing
-        self.patch_embed = PatchEmbed(patch_size, in_chans, dim)
+        self.pos,self.checkpointing,self.patch_embed = pos,checkpointing,PatchEmbed(patch_size, in_chans, dim)
         self.blocks = nn.ModuleList(Block(dim, num_heads, mlp_ratio, qkv_bias, rope_base, rope_scale,
             None if i in global_blocks else local_window, relative) for i in range(depth))
         self.norm = nn.LayerNorm(dim, eps=1e-6)
