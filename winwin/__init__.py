@@ -12,34 +12,82 @@ if TYPE_CHECKING:
     from .schemes import Scheme, parse_scheme, present
     from .tokens import patch_view, patchify, unpatchify, pad_to_patches, unpad, gather_tokens, scatter_tokens, PatchEmbed, check_windows
     from .rope import rope_table, apply_rope, rotate_pairs, half_to_pairs, pairs_to_half, sincos_pos
-    from .vit import vit_sizes, attend, Attention, gelu, Mlp, Block, to_tiles, from_tiles, attend_locally, ViT, run_blocks, init_weights
-    from .heads import Head, LinearHead, ConvNeXtBlock, ConvNeXtHead, ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks
-    from .models import DenseModel, list_models, create_model
+    from .vit import vit_sizes, attend, Attention, rotate_back, gelu, Mlp, Block, to_tiles, from_tiles, attend_locally, ViT, run_blocks, init_weights
+    from .heads import Head, LinearHead, ConvNeXtBlock, ConvNeXtHead, ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks, DecoupledDPTHead
+    from .decoder import CrossAttention, DecoderBlock, Decoder
+    from .guidance import guide_methods, bin_flow, perturb_map, best_windows, guide_windows, match_coverage, show_guidance
+    from .models import DenseModel, FlowModel, list_models, create_model
     from .pretrained import temperatures, restore_temperatures, save_model, load_model
     from .losses import seg_loss, depth_loss
+    from .flow_losses import FLOW_CHANNELS, laplacian_loss, flow_uncertainty, flow_loss, match_targets, match_loss
     from .metrics import DEPTH_SCORES, SegMetrics, show_confusion, DepthMetrics
+    from .streets import STREET_CLASSES, make_street
+    from .raycast import camera_rays, trace_street, street_flow
+    from .paint import paint_street
+    from .flow_metrics import FLOW_SCORES, FlowMetrics
+    from .flow_pictures import ERROR_STEPS, flow_wheel, flow_to_color, show_wheel, show_flow, show_arrows, warp, show_warp, flow_error_map, show_flow_error
     from .worlds import DrivingWorld, color_labels, color_flow, show_world
-    from .datasets import FileDataset, SegFolder, DepthFolder, BDD100K, NYUv2, fit_to_patches, resize_item, Augment
-    from .predict import tile_offsets, head_reach, predict_bands, predict
-    from .bench import benches, clock, compare, ratio, Bench, register, run_bench, gemm, cpu_share, pick_device, judge, resident, peak_memory, PlainViT, vit_flops, report_bench
-    from .cli import Command, Check, check_versions, check_pairing, check_device, check_bf16, check_forward, Doctor, BenchCommand, main
+    from .files import read_image, read_labels, read_depth, find_files, FileDataset
+    from .augment import fit_to_patches, resize_item, Augment
+    from .datasets import SegFolder, DepthFolder, BDD100K, NYUv2
+    from .flow_files import read_flow, write_flow
+    from .tasks import Task, SegTask, DepthTask, make_task, evaluate, read_full
+    from .streams import derive_seed, derive_generator, Draws, draws_of, batches, stack
+    from .checkpoints import pack_state, unpack_state, write_folder, settle, write_state, read_state, find_model, differences
+    from .meter import clock, resident
+    from .train import TrainConfig, read_config, make_optimizer, make_schedule, TrainResult, fit, resume, read_log, show_log, LiveCurve
+    from .recipes import presets, Recipe, get_preset, variants, change, recipe_variants, read_recipe, recipe_data, recipe_task, recipe_model, train_recipe
+    from .predict import tile_offsets, tile_weights, head_reach, predict_bands, auto_rows, predict
+    from .predictor import Prediction, Predictor, FolderReport
+    from .bench import benches, compare, ratio, Bench, register, run_bench, gemm, cpu_share, pick_device, judge, peak_memory, PlainViT, vit_flops, report_bench
+    from .pages import Html, html_text, html_code, png_uri, html_picture, html_gallery, html_columns, html_drawing, html_table, html_bar, html_numbers, HtmlPage, html_legend
+    from .doctor import Check, check_versions, check_pairing, check_device, check_bf16, check_forward, Doctor
+    from .panels import Panels, SegPanels, DepthPanels, window_picture, loss_drawing, scene_pictures, reading_pictures
+    from .demo_report import demo_page
+    from .studies import studies, Study, get_study, run_study, read_study, collect_study, summarize, report
+    from .demo import demos, DemoPlan, get_demo, render_scenes, training_step, step_costs, pick_threads, fit_budget, train_demo, readings, compare_readings, run_demo
+    from .cli import Command, Train, parse_train, Eval, Predict, Demo, StudyCommand, BenchCommand, main
 
 _HOME = { # public name -> module, loaded on first use so that `import winwin` stays quick
     'Windows': 'windows', 'window_mask': 'windows', 'free_corners': 'windows', 'sample_windows': 'windows', 'sample_tokens': 'windows', 'random_sizes': 'windows', 'crop_windows': 'windows', 'show_windows': 'windows', 'distance_histogram': 'windows', 'seen_neighbours': 'windows',
     'Scheme': 'schemes', 'parse_scheme': 'schemes', 'present': 'schemes',
     'patch_view': 'tokens', 'patchify': 'tokens', 'unpatchify': 'tokens', 'pad_to_patches': 'tokens', 'unpad': 'tokens', 'gather_tokens': 'tokens', 'scatter_tokens': 'tokens', 'PatchEmbed': 'tokens', 'check_windows': 'tokens',
     'rope_table': 'rope', 'apply_rope': 'rope', 'rotate_pairs': 'rope', 'half_to_pairs': 'rope', 'pairs_to_half': 'rope', 'sincos_pos': 'rope',
-    'vit_sizes': 'vit', 'attend': 'vit', 'Attention': 'vit', 'gelu': 'vit', 'Mlp': 'vit', 'Block': 'vit', 'to_tiles': 'vit', 'from_tiles': 'vit', 'attend_locally': 'vit', 'ViT': 'vit', 'run_blocks': 'vit', 'init_weights': 'vit',
-    'Head': 'heads', 'LinearHead': 'heads', 'ConvNeXtBlock': 'heads', 'ConvNeXtHead': 'heads', 'ResidualConvUnit': 'heads', 'FeatureFusion': 'heads', 'DPTHead': 'heads', 'dpt_hooks': 'heads',
-    'DenseModel': 'models', 'list_models': 'models', 'create_model': 'models',
+    'vit_sizes': 'vit', 'attend': 'vit', 'Attention': 'vit', 'rotate_back': 'vit', 'gelu': 'vit', 'Mlp': 'vit', 'Block': 'vit', 'to_tiles': 'vit', 'from_tiles': 'vit', 'attend_locally': 'vit', 'ViT': 'vit', 'run_blocks': 'vit', 'init_weights': 'vit',
+    'Head': 'heads', 'LinearHead': 'heads', 'ConvNeXtBlock': 'heads', 'ConvNeXtHead': 'heads', 'ResidualConvUnit': 'heads', 'FeatureFusion': 'heads', 'DPTHead': 'heads', 'dpt_hooks': 'heads', 'DecoupledDPTHead': 'heads',
+    'CrossAttention': 'decoder', 'DecoderBlock': 'decoder', 'Decoder': 'decoder',
+    'guide_methods': 'guidance', 'bin_flow': 'guidance', 'perturb_map': 'guidance', 'best_windows': 'guidance', 'guide_windows': 'guidance', 'match_coverage': 'guidance', 'show_guidance': 'guidance',
+    'DenseModel': 'models', 'FlowModel': 'models', 'list_models': 'models', 'create_model': 'models',
     'temperatures': 'pretrained', 'restore_temperatures': 'pretrained', 'save_model': 'pretrained', 'load_model': 'pretrained',
     'seg_loss': 'losses', 'depth_loss': 'losses',
+    'FLOW_CHANNELS': 'flow_losses', 'laplacian_loss': 'flow_losses', 'flow_uncertainty': 'flow_losses', 'flow_loss': 'flow_losses', 'match_targets': 'flow_losses', 'match_loss': 'flow_losses',
     'DEPTH_SCORES': 'metrics', 'SegMetrics': 'metrics', 'show_confusion': 'metrics', 'DepthMetrics': 'metrics',
+    'STREET_CLASSES': 'streets', 'make_street': 'streets',
+    'camera_rays': 'raycast', 'trace_street': 'raycast', 'street_flow': 'raycast',
+    'paint_street': 'paint',
+    'FLOW_SCORES': 'flow_metrics', 'FlowMetrics': 'flow_metrics',
+    'ERROR_STEPS': 'flow_pictures', 'flow_wheel': 'flow_pictures', 'flow_to_color': 'flow_pictures', 'show_wheel': 'flow_pictures', 'show_flow': 'flow_pictures', 'show_arrows': 'flow_pictures', 'warp': 'flow_pictures', 'show_warp': 'flow_pictures', 'flow_error_map': 'flow_pictures', 'show_flow_error': 'flow_pictures',
     'DrivingWorld': 'worlds', 'color_labels': 'worlds', 'color_flow': 'worlds', 'show_world': 'worlds',
-    'FileDataset': 'datasets', 'SegFolder': 'datasets', 'DepthFolder': 'datasets', 'BDD100K': 'datasets', 'NYUv2': 'datasets', 'fit_to_patches': 'datasets', 'resize_item': 'datasets', 'Augment': 'datasets',
-    'tile_offsets': 'predict', 'head_reach': 'predict', 'predict_bands': 'predict', 'predict': 'predict',
-    'benches': 'bench', 'clock': 'bench', 'compare': 'bench', 'ratio': 'bench', 'Bench': 'bench', 'register': 'bench', 'run_bench': 'bench', 'gemm': 'bench', 'cpu_share': 'bench', 'pick_device': 'bench', 'judge': 'bench', 'resident': 'bench', 'peak_memory': 'bench', 'PlainViT': 'bench', 'vit_flops': 'bench', 'report_bench': 'bench',
-    'Command': 'cli', 'Check': 'cli', 'check_versions': 'cli', 'check_pairing': 'cli', 'check_device': 'cli', 'check_bf16': 'cli', 'check_forward': 'cli', 'Doctor': 'cli', 'BenchCommand': 'cli', 'main': 'cli',
+    'read_image': 'files', 'read_labels': 'files', 'read_depth': 'files', 'find_files': 'files', 'FileDataset': 'files',
+    'fit_to_patches': 'augment', 'resize_item': 'augment', 'Augment': 'augment',
+    'SegFolder': 'datasets', 'DepthFolder': 'datasets', 'BDD100K': 'datasets', 'NYUv2': 'datasets',
+    'read_flow': 'flow_files', 'write_flow': 'flow_files',
+    'Task': 'tasks', 'SegTask': 'tasks', 'DepthTask': 'tasks', 'make_task': 'tasks', 'evaluate': 'tasks', 'read_full': 'tasks',
+    'derive_seed': 'streams', 'derive_generator': 'streams', 'Draws': 'streams', 'draws_of': 'streams', 'batches': 'streams', 'stack': 'streams',
+    'pack_state': 'checkpoints', 'unpack_state': 'checkpoints', 'write_folder': 'checkpoints', 'settle': 'checkpoints', 'write_state': 'checkpoints', 'read_state': 'checkpoints', 'find_model': 'checkpoints', 'differences': 'checkpoints',
+    'clock': 'meter', 'resident': 'meter',
+    'TrainConfig': 'train', 'read_config': 'train', 'make_optimizer': 'train', 'make_schedule': 'train', 'TrainResult': 'train', 'fit': 'train', 'resume': 'train', 'read_log': 'train', 'show_log': 'train', 'LiveCurve': 'train',
+    'presets': 'recipes', 'Recipe': 'recipes', 'get_preset': 'recipes', 'variants': 'recipes', 'change': 'recipes', 'recipe_variants': 'recipes', 'read_recipe': 'recipes', 'recipe_data': 'recipes', 'recipe_task': 'recipes', 'recipe_model': 'recipes', 'train_recipe': 'recipes',
+    'tile_offsets': 'predict', 'tile_weights': 'predict', 'head_reach': 'predict', 'predict_bands': 'predict', 'auto_rows': 'predict', 'predict': 'predict',
+    'Prediction': 'predictor', 'Predictor': 'predictor', 'FolderReport': 'predictor',
+    'benches': 'bench', 'compare': 'bench', 'ratio': 'bench', 'Bench': 'bench', 'register': 'bench', 'run_bench': 'bench', 'gemm': 'bench', 'cpu_share': 'bench', 'pick_device': 'bench', 'judge': 'bench', 'peak_memory': 'bench', 'PlainViT': 'bench', 'vit_flops': 'bench', 'report_bench': 'bench',
+    'Html': 'pages', 'html_text': 'pages', 'html_code': 'pages', 'png_uri': 'pages', 'html_picture': 'pages', 'html_gallery': 'pages', 'html_columns': 'pages', 'html_drawing': 'pages', 'html_table': 'pages', 'html_bar': 'pages', 'html_numbers': 'pages', 'HtmlPage': 'pages', 'html_legend': 'pages',
+    'Check': 'doctor', 'check_versions': 'doctor', 'check_pairing': 'doctor', 'check_device': 'doctor', 'check_bf16': 'doctor', 'check_forward': 'doctor', 'Doctor': 'doctor',
+    'Panels': 'panels', 'SegPanels': 'panels', 'DepthPanels': 'panels', 'window_picture': 'panels', 'loss_drawing': 'panels', 'scene_pictures': 'panels', 'reading_pictures': 'panels',
+    'demo_page': 'demo_report',
+    'studies': 'studies', 'Study': 'studies', 'get_study': 'studies', 'run_study': 'studies', 'read_study': 'studies', 'collect_study': 'studies', 'summarize': 'studies', 'report': 'studies',
+    'demos': 'demo', 'DemoPlan': 'demo', 'get_demo': 'demo', 'render_scenes': 'demo', 'training_step': 'demo', 'step_costs': 'demo', 'pick_threads': 'demo', 'fit_budget': 'demo', 'train_demo': 'demo', 'readings': 'demo', 'compare_readings': 'demo', 'run_demo': 'demo',
+    'Command': 'cli', 'Train': 'cli', 'parse_train': 'cli', 'Eval': 'cli', 'Predict': 'cli', 'Demo': 'cli', 'StudyCommand': 'cli', 'BenchCommand': 'cli', 'main': 'cli',
 }
 __all__ = ['__version__', *_HOME]
 
