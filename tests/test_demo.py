@@ -1,11 +1,11 @@
 "The demonstration from end to end at the size of a stamp, and its report as a reader meets it."
-import json, math, os, re, signal
+import json, math, os, re, signal, time
 from dataclasses import replace
 import numpy as np, pytest, torch
 from html.parser import HTMLParser
 
 import winwin.demo as D
-from winwin.demo import demos, fit_budget, get_demo, readings, render_scenes, run_demo, step_costs
+from winwin.demo import demos, fit_budget, get_demo, pick_threads, readings, render_scenes, run_demo, step_costs
 from winwin.pages import HtmlPage, html_bar, html_drawing, html_picture, html_table
 from winwin.predictor import Predictor
 from winwin.pretrained import load_model
@@ -104,6 +104,13 @@ def test_a_step_on_windows_is_cheaper(tmp_path):
     cost = step_costs(recipe, rounds=3, device='cpu', progress=False)
     assert cost['faster']>1.5 and cost['seconds']['two windows']<cost['seconds']['full images']
     assert cost['memory']['two windows']['peak']<cost['memory']['full images']['peak'] and cost['leaner']>1.2
+
+@pytest.mark.parametrize('best', [1, 2, 4])
+def test_threads_that_are_fastest_are_picked(best, monkeypatch):
+    now = [4]
+    monkeypatch.setattr(torch, 'get_num_threads', lambda: now[0])
+    monkeypatch.setattr(torch, 'set_num_threads', lambda n: now.__setitem__(0, n))
+    assert pick_threads(lambda: time.sleep(.001 if now[0]==best else .02))==best and now==[4]
 
 def test_memory_of_a_step_that_fails(tmp_path):
     recipe = change(tiny('seg').recipe, root=str(tmp_path), windows='2x30') # cannot fit

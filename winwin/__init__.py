@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .augment import fit_to_patches, resize_item, Augment
     from .datasets import SegFolder, DepthFolder, BDD100K, NYUv2
     from .flow_files import read_flow, write_flow
+    from .flow_datasets import FlowPairs, FlowFolder, FlyingChairs, FlyingThings3D, Sintel, TartanAir, Spring, KITTI
     from .tasks import Task, SegTask, DepthTask, make_task, evaluate, read_full
     from .streams import derive_seed, derive_generator, Draws, draws_of, batches, stack
     from .checkpoints import pack_state, unpack_state, write_folder, settle, write_state, read_state, find_model, differences
@@ -72,6 +73,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'fit_to_patches': 'augment', 'resize_item': 'augment', 'Augment': 'augment',
     'SegFolder': 'datasets', 'DepthFolder': 'datasets', 'BDD100K': 'datasets', 'NYUv2': 'datasets',
     'read_flow': 'flow_files', 'write_flow': 'flow_files',
+    'FlowPairs': 'flow_datasets', 'FlowFolder': 'flow_datasets', 'FlyingChairs': 'flow_datasets', 'FlyingThings3D': 'flow_datasets', 'Sintel': 'flow_datasets', 'TartanAir': 'flow_datasets', 'Spring': 'flow_datasets', 'KITTI': 'flow_datasets',
     'Task': 'tasks', 'SegTask': 'tasks', 'DepthTask': 'tasks', 'make_task': 'tasks', 'evaluate': 'tasks', 'read_full': 'tasks',
     'derive_seed': 'streams', 'derive_generator': 'streams', 'Draws': 'streams', 'draws_of': 'streams', 'batches': 'streams', 'stack': 'streams',
     'pack_state': 'checkpoints', 'unpack_state': 'checkpoints', 'write_folder': 'checkpoints', 'settle': 'checkpoints', 'write_state': 'checkpoints', 'read_state': 'checkpoints', 'find_model': 'checkpoints', 'differences': 'checkpoints',

@@ -36,8 +36,8 @@ def _opening(page, panels, f):
 # %% ../nbs/18c_demo_report.ipynb #13e0b3c0
 def _training(page, panels, f, pictures):
     less = '' if f['steps']==f['planned'] else (
-        f' On a faster machine there are {f["planned"]}; here a step took {f["step"]["wall"]:.2f} s, and {f["steps"]} '
-        f'fit into the {f["budget"]:.0f} s that are set aside for training. Expect lower scores.')
+        f' On a faster machine there are {f["planned"]}; here a step took {f["step"]["wall"]:.2f} s when it was '
+        f'measured, and {f["steps"]} of them fit into the {f["budget"]:.0f} s set aside. Expect lower scores.')
     page.add('What it saw', f'The first {len(pictures["windows"])} training images, as they entered the model. What is '
              'pale was not computed at all.', html_gallery(pictures['windows'], 3))
     page.add('How it learned', f'{_count(f["steps"], "step")} of {_count(f["batch_size"], "image")} each, drawn from '
@@ -84,7 +84,7 @@ def _ending(page, panels, f, pictures):
         'Train on your own images: `--root` is a folder with the sub-folders `images` and '
         f'`{"labels" if f["task"]=="seg" else f["task"]}`, whose files have equal names.',
         html_code(f'winwin train folder-{f["task"]} --root FOLDER'), 'Or from Python:',
-        html_code(f'from winwin import Predictor\nPredictor({f["out"]+"/run/best"!r})("photo.jpg").show()'),
+        html_code(f'from winwin import Predictor\nPredictor({f["out"]+"/run/best"!r})({"photo.jpg"!r}).show()'),
         'The notebooks in `nbs/` hold the code, its tests and its explanation: begin with `00_windows`, `13a_recipes` '
         f'and `14_predict`. All numbers of this page are in `{f["out"]}/demo.json`.')
 

@@ -194,9 +194,10 @@ th, td { text-align: left; padding: .32rem 1.1rem .32rem 0; border-bottom: 1px s
   vertical-align: middle; }
 th { color: var(--soft); font-weight: 550; font-size: .875rem; white-space: nowrap; vertical-align: bottom; }
 .number { text-align: right; white-space: nowrap; }
-.bar { display: block; width: clamp(6rem, 20vw, 16rem); height: .7rem; background: var(--card); border-radius: .2rem;
+.bar { display: block; width: clamp(4rem, 20vw, 16rem); height: .7rem; background: var(--card); border-radius: .2rem;
   print-color-adjust: exact; -webkit-print-color-adjust: exact; }
-.bar i { display: block; height: 100%; background: var(--accent); border-radius: .2rem; }
+.bar i { display: block; height: 100%; background: var(--accent); border-radius: .2rem;
+  box-shadow: inset 0 0 0 1px color-mix(in srgb, var(--ink) 22%, transparent); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: .75rem; margin: 1.5rem 0; }
 .tiles div { background: var(--card); border-radius: .5rem; padding: .9rem 1rem; }
 .tiles b { display: block; font-size: 1.7rem; line-height: 1.2; font-variant-numeric: tabular-nums; }
@@ -207,7 +208,8 @@ th { color: var(--soft); font-weight: 550; font-size: .875rem; white-space: nowr
   vertical-align: -.05em; border: 1px solid color-mix(in srgb, var(--ink) 25%, transparent);
   print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 @media (max-width: 44rem) { body { padding: 1.2rem 1rem 3rem; } .gallery { --columns: 2 !important; }
-  .tiles { grid-template-columns: 1fr 1fr; } }
+  .tiles { grid-template-columns: 1fr 1fr; } table { font-size: .875rem; } th { white-space: normal; }
+  th, td { padding-right: .6rem; } }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt; } h2 { break-after: avoid; margin-top: 1.6rem; }
   figure, tr, pre, .tiles, .legend { break-inside: avoid; }
   .wide { overflow: visible; } pre { white-space: pre-wrap; } }

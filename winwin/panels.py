@@ -59,7 +59,8 @@ class SegPanels(Panels):
         return dict(image=_rgb(item['image']), truth=paint(truth), prediction=paint(said),
                     wrong=_mark(item['image'], wrong.float()))
 
-    def key(self)->Html: return html_legend(dict(zip(self.task.classes, self.task.palette)) | dict(wrong=_RED))
+    def key(self)->Html:
+        return html_legend(dict(zip(self.task.classes, self.task.palette)) | {'wrong, in the last column': _RED})
 
     def survey(self, data:Dataset)->dict:
         n = sum(torch.bincount(data[i]['labels'].flatten().int(), minlength=256) for i in range(len(data)))
@@ -78,7 +79,7 @@ class SegPanels(Panels):
 class DepthPanels(Panels):
     "Metres on one logarithmic scale of colours; the redder, the farther off"
     title,goal = 'Depth of streets, learned from two windows','how far away every pixel is'
-    columns = dict(abs_rel=('relative error','.1%'), delta1=('within 25%','.1%'), rmse=('RMSE in m','.2f'))
+    columns = dict(abs_rel=('relative error','.1%'), delta1=('right within 25%','.1%'), rmse=('RMSE in m','.2f'))
 
     def pictures(self, item:dict[str,Tensor], maps:Tensor)->dict[str,np.ndarray]:
         far,t = self.task.max_depth or math.inf,item['depth']
@@ -93,7 +94,7 @@ class DepthPanels(Panels):
         metres = torch.tensor([[2.,5.,10.,20.,40.,80.]])
         shades = Prediction(torch.zeros(3,1,6), depth=metres, max_depth=self.task.max_depth).overlay(1.)[0]
         named = {f'{m:g} m': c for m,c in zip(metres[0].tolist(), shades)}
-        return html_legend(named | {'not scored': _GREY, 'off by 50% or more': _RED})
+        return html_legend(named | {'not scored': _GREY, 'off by 50% or more, in the last column': _RED})
 
     def detail(self, scores:dict[str,float], survey:dict)->Html:
         what = dict(abs_rel='mean of |error| / depth', sq_rel='mean of error\u00b2 / depth, m', rmse='RMSE, m',
@@ -155,7 +156,7 @@ def scene_pictures(
     device,task = next(model.parameters()).device,panels.task
     maps,m = predict(model, item['image'][None].to(device)),task.metrics()
     task.update(m, maps, {k: item[k][None].to(device) for k in task.keys})
-    note = ', '.join(f'{k} {v}' for k,v in panels.numbers(m.compute()).items())
+    note = ', '.join(f'{k} {v}' for k,v in [*panels.numbers(m.compute()).items()][:2])
     return [html_picture(x, f'{name}: {k}', dict(image=name, wrong=note).get(k, k))
             for k,x in panels.pictures(item, maps).items()]
 
