@@ -47,7 +47,7 @@ class DemoPlan:
 _short = dict(images=320, valid_images=32, batch_size=2, beta2=.95, ema=.99, log_every=10, save_every=100)
 
 demos = {
-    'seg': DemoPlan(change(get_preset('driving-seg'), steps=900, lr=1e-3, **_short), SegPanels),
+    'seg': DemoPlan(change(get_preset('driving-seg'), steps=850, lr=1e-3, **_short), SegPanels),
     'depth': DemoPlan(change(get_preset('driving-depth'), steps=600, lr=1e-3, **_short), DepthPanels),
 }
 
@@ -150,8 +150,9 @@ def _memory(recipe, kinds, device):
 def pick_threads(
     step:Callable[[],object],  # What to run
     rounds:int=3,              # How often, with each number of threads
+    gain:float=1.25,           # How many times faster more threads must be
 )->int: # Threads
-    "The number of threads with which `step` is fastest at the moment: one, half, or all that torch may use"
+    "The fewest threads, of one, half and all that torch may use, that no larger number beats by `gain`"
     most = torch.get_num_threads()
     times = {n: [] for n in sorted({1,max(1, most//2),most})}
     if len(times)==1: return most
@@ -163,7 +164,8 @@ def pick_threads(
                 step()
                 if r: times[n].append(time.perf_counter()-t)
     finally: torch.set_num_threads(most)
-    return min(times, key=lambda n: statistics.median(times[n]))
+    t = {n: statistics.median(v) for n,v in times.items()}
+    return next(n for n in t if t[n]<=gain*min(t.values()))
 
 # %% ../nbs/19a_demo.ipynb #320c6154
 def fit_budget(
