@@ -47,8 +47,8 @@ class DemoPlan:
 _short = dict(images=320, valid_images=32, batch_size=2, beta2=.95, ema=.99, log_every=10, save_every=100)
 
 demos = {
-    'seg': DemoPlan(change(get_preset('driving-seg'), steps=850, lr=1e-3, **_short), SegPanels),
-    'depth': DemoPlan(change(get_preset('driving-depth'), steps=600, lr=1e-3, **_short), DepthPanels),
+    'seg': DemoPlan(change(get_preset('driving-seg'), steps=750, lr=1e-3, **_short), SegPanels),
+    'depth': DemoPlan(change(get_preset('driving-depth'), steps=550, lr=1e-3, **_short), DepthPanels),
 }
 
 def get_demo(
