@@ -22,7 +22,7 @@ class Train:
 _job = [
     ('out', str, 'Folder of the run: checkpoints and log', ''),
     ('resume', bool, 'Go on with the run in `out`, if there is one', False),
-    ('variant', str|None, 'A baseline of the paper, such as full, crop, vit-det or 4-windows; sets windows and model', None),
+    ('variant', str|None, 'A baseline of the paper, such as full, crop, vit-det or 4-windows', None),
     ('check', bool, 'Read every file of a folder first and list all that is wrong with it', False)]
 
 def parse_train(

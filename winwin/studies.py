@@ -104,6 +104,7 @@ def _run_case(study, case, seed, out, root, progress):
                 batch_size=recipe.train.batch_size, train_cpu_s=None if begun else round(t, 1), scores=scores,
                 winwin=__version__, torch=torch.__version__, threads=torch.get_num_threads())
 
+# %% ../nbs/19_studies.ipynb #c0ffee19
 def read_study(
     study:Study|str,    # Study, or its name
     out:str|Path,       # Folder of results, or a file from `collect_study`
