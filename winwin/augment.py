@@ -14,35 +14,41 @@ from .tokens import pad_to_patches
 
 # %% ../nbs/11b_augment.ipynb #3e074540
 def fit_to_patches(
-    item:dict,       # Item with image and, if there are, labels and depth
+    item:dict,       # Item with image and, if there are, labels, depth, image2, flow, valid, visible
     patch:int=16,    # Pixels per token side
     ignore:int=255,  # Label without an answer
 )->dict: # The item, height and width multiples of `patch`
-    "Pad the bottom and the right: the image with its border, labels with `ignore`, depth with infinity"
-    fill = dict(image={}, labels=dict(mode='constant', value=ignore), depth=dict(mode='constant', value=torch.inf))
-    return item | {k: pad_to_patches(x, patch, **fill[k])[0][0] for k,x in _maps(item)}
+    "Pad the bottom and the right: images with their border, labels with `ignore`, depth with infinity; no flow there"
+    fill = dict(labels=ignore, depth=torch.inf, flow=0, valid=False, visible=False)
+    how = {k: dict(mode='constant', value=v) for k,v in fill.items()}
+    return item | {k: pad_to_patches(x, patch, **how.get(k, {}))[0][0] for k,x in _maps(item, _PAIR)}
 
 def resize_item(
-    item:dict,            # Item with image and, if there are, labels and depth
+    item:dict,            # Item with image and, if there are, labels, depth, image2, flow, valid, visible
     size:tuple[int,int],  # Pixels (H,W)
 )->dict: # The item at that size
-    "Change the resolution: the image smoothly, labels and depth by the nearest pixel"
-    return item | {k: _resize(k, x, size)[0] for k,x in _maps(item)}
+    "Change the resolution: images smoothly, answers by the nearest pixel; flow is counted in the new pixels"
+    (h,w),out = item['image'].shape[-2:],{k: _resize(k, x, size)[0] for k,x in _maps(item, _PAIR)}
+    if 'flow' in out: out['flow'] = out['flow']*out['flow'].new_tensor([size[1]/w, size[0]/h]).view(2,1,1)
+    return item | out
 
 # %% ../nbs/11b_augment.ipynb #cb60ba8a
-def _maps(item):
+_SINGLE = 'image','labels','depth'
+_PAIR = *_SINGLE,'image2','flow','valid','visible'
+
+def _maps(item, keys=_SINGLE):
     "(key, (1,...,H,W)) of the maps of an item; what cannot be kept aligned is refused"
     size = item['image'].shape[-2:]
     for k,v in item.items():
         if not isinstance(v, Tensor): continue
-        if k in ('labels','depth') and v.shape!=size:
+        if k in keys and v.shape[-2:]!=size:
             raise ValueError(f'{k} is {tuple(v.shape)}, the image {tuple(size)}; both need one size')
-        if k not in ('image','labels','depth') and v.ndim>1 and v.shape[-2:]==size:
-            raise ValueError(f'{k!r} is a map of a kind unknown here; image, labels and depth can be moved together')
-    return [(k, item[k][None]) for k in ('image','labels','depth') if k in item]
+        if k not in keys and v.ndim>1 and v.shape[-2:]==size:
+            raise ValueError(f'{k!r} is a map of a kind unknown here; {", ".join(keys)} can be moved together')
+    return [(k, item[k][None]) for k in keys if k in item]
 
 def _resize(key, x, size):
-    how = InterpolationMode.BILINEAR if key=='image' else InterpolationMode.NEAREST_EXACT
+    how = InterpolationMode.BILINEAR if key in ('image','image2') else InterpolationMode.NEAREST_EXACT
     return TF.resize(x, list(size), how, antialias=True)
 
 # %% ../nbs/11b_augment.ipynb #f516beda

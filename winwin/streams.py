@@ -7,6 +7,7 @@ __all__ = ['derive_seed', 'derive_generator', 'Draws', 'draws_of', 'batches', 's
 
 # %% ../nbs/12e_streams.ipynb #0f8109f1
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 import numpy as np, torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -36,10 +37,11 @@ class Draws(Dataset):
         transform:Callable[[dict],dict]|None=None, # Such as `Augment()`
         size:tuple[int,int]|None=None,           # Resize to pixels (H,W); none keeps the size
         ignore:int=255,                          # Label of what is padded
+        prepare:Callable[[dict],dict]|None=None, # Fills in keys that an item lacks, such as `FlowTask().prepare`
     ):
         if not len(data): raise ValueError('the training set is empty')
         self.data,self.keys,self.patch,self.seed = data,tuple(keys),patch,seed
-        self.transform,self.size,self.ignore,self.order = transform,size,ignore,(None,None)
+        self.transform,self.size,self.ignore,self.prepare,self.order = transform,size,ignore,prepare,(None,None)
 
     def index(self, draw:int)->int:
         "Which item of the set draw `draw` is"
@@ -52,13 +54,13 @@ class Draws(Dataset):
         i = self.index(draw)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(self.seed, 1, draw)) # for a dataset's own transform, and for ours
-            item = self.data[i]
+            item = self.data[i] if self.prepare is None else self.prepare(self.data[i])
             if lost := [k for k in self.keys if k not in item]:
                 raise ValueError(f'item {i} has no {lost[0]!r}, which the task needs; it has {", ".join(item)}')
             item = {k: item[k] for k in self.keys}
             if self.size is not None: item = resize_item(item, self.size)
             if self.transform is not None: item = self.transform(item)
-        return fit_to_patches(item, self.patch, self.ignore) | dict(index=torch.tensor(i))
+        return fit_to_patches(item, self.patch, self.ignore) | dict(index=torch.tensor(i), draw=torch.tensor(draw))
 
 # %% ../nbs/12e_streams.ipynb #0cecfcdb
 def draws_of(
@@ -83,11 +85,18 @@ def batches(
     world:int=1,              # Processes
     workers:int=0,            # Processes that load data
     pin_memory:bool=False,    # Ready for a GPU
+    choose:Callable|None=None, # (batch, generator=) -> batch, in the process that loads: draws the windows
 )->Iterator[dict[str,Tensor]]:
     "The batches of some steps, in order"
     one = dict(batch=batch, accumulate=accumulate, world=world)
     order = [draws_of(s, a, rank, **one) for s in steps for a in range(accumulate)]
-    return iter(DataLoader(draws, batch_sampler=order, num_workers=workers, collate_fn=stack, pin_memory=pin_memory))
+    collate = partial(_collate, choose, draws.seed)
+    return iter(DataLoader(draws, batch_sampler=order, num_workers=workers, collate_fn=collate, pin_memory=pin_memory))
+
+def _collate(choose, seed, items):
+    batch = stack(items)
+    if choose is None: return batch
+    return choose(batch, generator=derive_generator(seed, 3, batch['draw'][0].item()))
 
 def stack(
     items:list[dict[str,Tensor]], # Items with the same keys

@@ -11,6 +11,7 @@ import json, math, os, signal, sys, threading, time
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 import torch, torch.nn as nn
 from accelerate import Accelerator
@@ -24,7 +25,7 @@ from tqdm.auto import tqdm
 from .schemes import parse_scheme
 from .pretrained import load_model, save_model
 from .tasks import Task, evaluate, make_task
-from .streams import Draws, batches, derive_generator, derive_seed
+from .streams import Draws, batches, derive_seed
 from .meter import resident
 from .checkpoints import differences, read_state, settle, write_folder, write_state
 
@@ -32,7 +33,7 @@ from .checkpoints import differences, read_state, settle, write_folder, write_st
 @dataclass(frozen=True)
 class TrainConfig:
     "How to train"
-    task:str='seg'                   # 'seg' or 'depth'
+    task:str='seg'                   # 'seg', 'depth' or 'flow'
     windows:str='2x22'               # Window scheme, see `parse_scheme`
     steps:int=1000                   # Updates of the weights
     batch_size:int=8                 # Images per batch and process
@@ -99,7 +100,7 @@ class _Run:
         self.config,self.task,self.out,self.extra,self.acc = config,task,out,extra or {},accelerator
         self.patch,self.raw = model.patch_size,model
         ignore = getattr(task, 'ignore', 255)
-        self.draws = Draws(data, task.keys, self.patch, config.seed, transform, config.size, ignore)
+        self.draws = Draws(data, task.keys, self.patch, config.seed, transform, config.size, ignore, task.prepare)
         self.what = dict(train=asdict(config), data=dict(kind=type(data).__name__, length=len(data)), task=repr(task),
                          transform=repr(transform), model=getattr(model, 'config', None),
                          processes=accelerator.num_processes)
@@ -147,16 +148,15 @@ def _step(run, source):
     cfg,acc = run.config,run.acc
     torch.manual_seed(derive_seed(cfg.seed, 2, run.step, acc.process_index)) # for stochastic layers
     run.schedule.step_update(run.step)
-    scheme,total = parse_scheme(cfg.windows),0.
+    total = 0.
     run.opt.zero_grad()
     for micro in range(cfg.accumulate):
         batch = next(source)
-        g = derive_generator(cfg.seed, 3, run.step, micro, acc.process_index)
-        there = {k: batch[k].to(acc.device, non_blocking=True) for k in run.task.keys}
+        there = {k: v.to(acc.device, non_blocking=True) if torch.is_tensor(v) else v for k,v in batch.items()}
         with acc.no_sync(run.model) if micro+1<cfg.accumulate else nullcontext(): # gradients meet once per step
-            loss,windows = run.task.loss(run.model, there, scheme, run.patch, g)
+            loss = run.task.judge(run.model, there, run.patch)
             losses = acc.gather(loss.detach().reshape(1))
-            if not losses.isfinite().all(): raise _not_finite(run, batch, windows, loss)
+            if not losses.isfinite().all(): raise _not_finite(run, batch, loss)
             acc.backward(loss/cfg.accumulate)
         total += losses.mean().item()/cfg.accumulate
     norm = acc.clip_grad_norm_(run.model.parameters(), math.inf if cfg.clip is None else cfg.clip)
@@ -164,15 +164,16 @@ def _step(run, source):
     run.step += 1
     if run.ema: run.ema.update(run.raw, run.step)
     lr = max(o['lr'] for o in run.opt.param_groups)
-    return dict(loss=total, lr=lr, grad_norm=float(norm), tokens=windows.num_tokens)
+    return dict(loss=total, lr=lr, grad_norm=float(norm), tokens=batch['windows'].num_tokens)
 
-def _not_finite(run, batch, windows, loss):
+def _not_finite(run, batch, loss):
     "Save what the model saw, for inspection; the error to raise"
-    where = ''
+    where,windows = '',batch['windows']
     if run.out is not None:
         folder = run.out/f'not-finite-step{run.step}-process{run.acc.process_index}'
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {k: batch[k].contiguous() for k in run.task.keys} | dict(yx=windows.yx.cpu().contiguous())
+        tensors = {k: batch[k].contiguous() for k in run.task.keys} | {
+            k.replace('windows', 'yx'): batch[k].yx.contiguous() for k in ('windows','windows2') if k in batch}
         save_file(tensors, folder/'batch.safetensors')
         weights = [n for n,p in run.raw.named_parameters() if not p.isfinite().all()]
         report = dict(step=run.step, loss=str(loss.item()), indices=batch['index'].tolist(), sizes=windows.sizes,
@@ -340,8 +341,9 @@ def _train(run, valid, progress, watch):
 
 def _steps(run, valid, log, asked):
     cfg,acc = run.config,run.acc
+    look = partial(run.task.choose, scheme=parse_scheme(cfg.windows), patch=run.patch)
     source = batches(run.draws, range(run.step, cfg.steps), cfg.batch_size, cfg.accumulate, acc.process_index,
-                     acc.num_processes, cfg.workers, pin_memory=acc.device.type=='cuda')
+                     acc.num_processes, cfg.workers, acc.device.type=='cuda', look)
     while run.step<cfg.steps:
         log.step(_step(run, source))
         last = run.step==cfg.steps
@@ -371,7 +373,7 @@ def read_log(
 
 def show_log(
     log:list[dict]|str|Path, # Lines of a log, or the folder of a run
-    score:str|None=None,     # Score to draw; none = mIoU or abs_rel, if there are evaluations
+    score:str|None=None,     # Score to draw; none = mIoU, abs_rel or EPE, if there are evaluations
     axs=None,                # Two axes to draw on
 ):
     "Draw loss and score against the step"
@@ -382,7 +384,8 @@ def show_log(
     axs[0].plot([o['step'] for o in train], [o['loss'] for o in train])
     axs[0].set(xlabel='step', ylabel='loss')
     if scored:
-        score = score or next((k for k in ('mIoU','abs_rel') if k in scored[0]['eval']), next(iter(scored[0]['eval'])))
+        known = scored[0]['eval']
+        score = score or next((k for k in ('mIoU','abs_rel','EPE') if k in known), next(iter(known)))
         axs[1].plot([o['step'] for o in scored], [o['eval'][score] for o in scored], 'o-')
         axs[1].set(ylabel=score)
     axs[1].set(xlabel='step')
