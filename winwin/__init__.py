@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from .heads import Head, LinearHead, ConvNeXtBlock, ConvNeXtHead, ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks, DecoupledDPTHead
     from .decoder import CrossAttention, DecoderBlock, Decoder
     from .guidance import guide_methods, bin_flow, perturb_map, best_windows, guide_windows, match_coverage, show_guidance
+    from .completion import CompletionModel, completion_loss, complete
     from .models import DenseModel, FlowModel, list_models, create_model
     from .pretrained import temperatures, restore_temperatures, save_model, load_model
+    from .attention import attention_sums, self_probability, attention_logits, attention_rows, attention_entropy, window_mass, attention_distance, distance_profile, TauSweep
+    from .layers import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch, Seen, capture
     from .losses import seg_loss, depth_loss
     from .flow_losses import FLOW_CHANNELS, laplacian_loss, flow_uncertainty, flow_loss, match_targets, match_loss
     from .metrics import DEPTH_SCORES, SegMetrics, show_confusion, DepthMetrics
@@ -26,13 +29,15 @@ if TYPE_CHECKING:
     from .paint import paint_street
     from .flow_metrics import FLOW_SCORES, FlowMetrics
     from .flow_pictures import ERROR_STEPS, flow_wheel, flow_to_color, show_wheel, show_flow, show_arrows, warp, show_warp, flow_error_map, show_flow_error
-    from .worlds import DrivingWorld, color_labels, color_flow, show_world
+    from .textures import TEXTURES, relief, make_texture, Photos
+    from .layered import Motion, make_motion, Shape, make_shape, Layer, make_layers, render_layers, layers_flow, relight
+    from .worlds import DrivingWorld, color_labels, color_flow, show_world, LayeredFlow
     from .files import read_image, read_labels, read_depth, find_files, FileDataset
     from .augment import fit_to_patches, resize_item, Augment
     from .datasets import SegFolder, DepthFolder, BDD100K, NYUv2
     from .flow_files import read_flow, write_flow
-    from .flow_datasets import FlowPairs, FlowFolder, FlyingChairs, FlyingThings3D, Sintel, TartanAir, Spring, KITTI
-    from .tasks import Task, SegTask, DepthTask, make_task, evaluate, read_full
+    from .flow_datasets import FlowPairs, FlowFolder, FramePairs, FlyingChairs, FlyingThings3D, Sintel, TartanAir, Spring, KITTI
+    from .tasks import Task, SegTask, DepthTask, FlowTask, MeanMetrics, CompletionTask, make_task, evaluate, read_full
     from .streams import derive_seed, derive_generator, Draws, draws_of, batches, stack
     from .checkpoints import pack_state, unpack_state, write_folder, settle, write_state, read_state, find_model, differences
     from .meter import clock, resident
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
     from .recipes import presets, Recipe, get_preset, variants, change, recipe_variants, read_recipe, recipe_data, recipe_task, recipe_model, train_recipe
     from .predict import tile_offsets, tile_weights, head_reach, predict_bands, auto_rows, predict
     from .predictor import Prediction, Predictor, FolderReport
+    from .flow_predict import flow_weights, predict_flow
     from .bench import benches, compare, ratio, Bench, register, run_bench, gemm, cpu_share, pick_device, judge, peak_memory, PlainViT, vit_flops, report_bench
     from .pages import Html, html_text, html_code, png_uri, html_picture, html_gallery, html_columns, html_drawing, html_table, html_bar, html_numbers, HtmlPage, html_legend
     from .doctor import Check, check_versions, check_pairing, check_device, check_bf16, check_forward, Doctor
@@ -58,8 +64,11 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'Head': 'heads', 'LinearHead': 'heads', 'ConvNeXtBlock': 'heads', 'ConvNeXtHead': 'heads', 'ResidualConvUnit': 'heads', 'FeatureFusion': 'heads', 'DPTHead': 'heads', 'dpt_hooks': 'heads', 'DecoupledDPTHead': 'heads',
     'CrossAttention': 'decoder', 'DecoderBlock': 'decoder', 'Decoder': 'decoder',
     'guide_methods': 'guidance', 'bin_flow': 'guidance', 'perturb_map': 'guidance', 'best_windows': 'guidance', 'guide_windows': 'guidance', 'match_coverage': 'guidance', 'show_guidance': 'guidance',
+    'CompletionModel': 'completion', 'completion_loss': 'completion', 'complete': 'completion',
     'DenseModel': 'models', 'FlowModel': 'models', 'list_models': 'models', 'create_model': 'models',
     'temperatures': 'pretrained', 'restore_temperatures': 'pretrained', 'save_model': 'pretrained', 'load_model': 'pretrained',
+    'attention_sums': 'attention', 'self_probability': 'attention', 'attention_logits': 'attention', 'attention_rows': 'attention', 'attention_entropy': 'attention', 'window_mass': 'attention', 'attention_distance': 'attention', 'distance_profile': 'attention', 'TauSweep': 'attention',
+    'attention_kinds': 'layers', 'attention_layers': 'layers', 'layer_tau': 'layers', 'set_layer_tau': 'layers', 'watch': 'layers', 'Seen': 'layers', 'capture': 'layers',
     'seg_loss': 'losses', 'depth_loss': 'losses',
     'FLOW_CHANNELS': 'flow_losses', 'laplacian_loss': 'flow_losses', 'flow_uncertainty': 'flow_losses', 'flow_loss': 'flow_losses', 'match_targets': 'flow_losses', 'match_loss': 'flow_losses',
     'DEPTH_SCORES': 'metrics', 'SegMetrics': 'metrics', 'show_confusion': 'metrics', 'DepthMetrics': 'metrics',
@@ -68,13 +77,15 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'paint_street': 'paint',
     'FLOW_SCORES': 'flow_metrics', 'FlowMetrics': 'flow_metrics',
     'ERROR_STEPS': 'flow_pictures', 'flow_wheel': 'flow_pictures', 'flow_to_color': 'flow_pictures', 'show_wheel': 'flow_pictures', 'show_flow': 'flow_pictures', 'show_arrows': 'flow_pictures', 'warp': 'flow_pictures', 'show_warp': 'flow_pictures', 'flow_error_map': 'flow_pictures', 'show_flow_error': 'flow_pictures',
-    'DrivingWorld': 'worlds', 'color_labels': 'worlds', 'color_flow': 'worlds', 'show_world': 'worlds',
+    'TEXTURES': 'textures', 'relief': 'textures', 'make_texture': 'textures', 'Photos': 'textures',
+    'Motion': 'layered', 'make_motion': 'layered', 'Shape': 'layered', 'make_shape': 'layered', 'Layer': 'layered', 'make_layers': 'layered', 'render_layers': 'layered', 'layers_flow': 'layered', 'relight': 'layered',
+    'DrivingWorld': 'worlds', 'color_labels': 'worlds', 'color_flow': 'worlds', 'show_world': 'worlds', 'LayeredFlow': 'worlds',
     'read_image': 'files', 'read_labels': 'files', 'read_depth': 'files', 'find_files': 'files', 'FileDataset': 'files',
     'fit_to_patches': 'augment', 'resize_item': 'augment', 'Augment': 'augment',
     'SegFolder': 'datasets', 'DepthFolder': 'datasets', 'BDD100K': 'datasets', 'NYUv2': 'datasets',
     'read_flow': 'flow_files', 'write_flow': 'flow_files',
-    'FlowPairs': 'flow_datasets', 'FlowFolder': 'flow_datasets', 'FlyingChairs': 'flow_datasets', 'FlyingThings3D': 'flow_datasets', 'Sintel': 'flow_datasets', 'TartanAir': 'flow_datasets', 'Spring': 'flow_datasets', 'KITTI': 'flow_datasets',
-    'Task': 'tasks', 'SegTask': 'tasks', 'DepthTask': 'tasks', 'make_task': 'tasks', 'evaluate': 'tasks', 'read_full': 'tasks',
+    'FlowPairs': 'flow_datasets', 'FlowFolder': 'flow_datasets', 'FramePairs': 'flow_datasets', 'FlyingChairs': 'flow_datasets', 'FlyingThings3D': 'flow_datasets', 'Sintel': 'flow_datasets', 'TartanAir': 'flow_datasets', 'Spring': 'flow_datasets', 'KITTI': 'flow_datasets',
+    'Task': 'tasks', 'SegTask': 'tasks', 'DepthTask': 'tasks', 'FlowTask': 'tasks', 'MeanMetrics': 'tasks', 'CompletionTask': 'tasks', 'make_task': 'tasks', 'evaluate': 'tasks', 'read_full': 'tasks',
     'derive_seed': 'streams', 'derive_generator': 'streams', 'Draws': 'streams', 'draws_of': 'streams', 'batches': 'streams', 'stack': 'streams',
     'pack_state': 'checkpoints', 'unpack_state': 'checkpoints', 'write_folder': 'checkpoints', 'settle': 'checkpoints', 'write_state': 'checkpoints', 'read_state': 'checkpoints', 'find_model': 'checkpoints', 'differences': 'checkpoints',
     'clock': 'meter', 'resident': 'meter',
@@ -82,6 +93,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'presets': 'recipes', 'Recipe': 'recipes', 'get_preset': 'recipes', 'variants': 'recipes', 'change': 'recipes', 'recipe_variants': 'recipes', 'read_recipe': 'recipes', 'recipe_data': 'recipes', 'recipe_task': 'recipes', 'recipe_model': 'recipes', 'train_recipe': 'recipes',
     'tile_offsets': 'predict', 'tile_weights': 'predict', 'head_reach': 'predict', 'predict_bands': 'predict', 'auto_rows': 'predict', 'predict': 'predict',
     'Prediction': 'predictor', 'Predictor': 'predictor', 'FolderReport': 'predictor',
+    'flow_weights': 'flow_predict', 'predict_flow': 'flow_predict',
     'benches': 'bench', 'compare': 'bench', 'ratio': 'bench', 'Bench': 'bench', 'register': 'bench', 'run_bench': 'bench', 'gemm': 'bench', 'cpu_share': 'bench', 'pick_device': 'bench', 'judge': 'bench', 'peak_memory': 'bench', 'PlainViT': 'bench', 'vit_flops': 'bench', 'report_bench': 'bench',
     'Html': 'pages', 'html_text': 'pages', 'html_code': 'pages', 'png_uri': 'pages', 'html_picture': 'pages', 'html_gallery': 'pages', 'html_columns': 'pages', 'html_drawing': 'pages', 'html_table': 'pages', 'html_bar': 'pages', 'html_numbers': 'pages', 'HtmlPage': 'pages', 'html_legend': 'pages',
     'Check': 'doctor', 'check_versions': 'doctor', 'check_pairing': 'doctor', 'check_device': 'doctor', 'check_bf16': 'doctor', 'check_forward': 'doctor', 'Doctor': 'doctor',

@@ -15,6 +15,7 @@ from .windows import Windows
 from .vit import ViT, vit_sizes
 from .heads import ConvNeXtHead, DPTHead, DecoupledDPTHead, Head, LinearHead, dpt_hooks
 from .decoder import Decoder
+from .completion import CompletionModel
 
 # %% ../nbs/06_models.ipynb #b88702cb
 class DenseModel(nn.Module):
@@ -131,11 +132,17 @@ _decoders = dict(tiny=dict(dim=192, depth=6, num_heads=3), small=dict(dim=384, d
                  base=dict(dim=768, depth=12, num_heads=12), large=dict(dim=768, depth=12, num_heads=12),
                  micro=dict(dim=128, depth=3, num_heads=4))
 
-def _flow(size, head='dpt', num_outputs=3, relative=False, tied=False, flow_scale=1., decoder=None, **over):
-    "Encoder, decoder and head of a size; micro has an encoder as small as its decoder"
+def _binocular(size, relative=False, tied=False, decoder=None, **over):
+    "Encoder and decoder of a size; micro has an encoder as small as its decoder"
     small = dict(dim=128, depth=3, num_heads=4) if size=='micro' else {}
     encoder = ViT(**{**_sizes[size], **small, **over}, relative=relative)
-    dec = Decoder(encoder.dim, **_decoders[size] | (decoder or {}), relative=relative, tied=tied)
+    return encoder,Decoder(encoder.dim, **_decoders[size] | (decoder or {}), relative=relative, tied=tied)
+
+def _pretrain(size, **over): return CompletionModel(*_binocular(size, **over))
+
+def _flow(size, head='dpt', num_outputs=3, flow_scale=1., **over):
+    "Encoder, decoder and head of a size"
+    encoder,dec = _binocular(size, **over)
     heads = _heads | dict(decoupled=DecoupledDPTHead)
     if head not in heads: raise ValueError(f'head {head!r} is unknown; use {", ".join(heads)}')
     hooks = dpt_hooks(encoder.depth, dec.depth) if heads[head].num_inputs==4 else [encoder.depth]
@@ -144,7 +151,7 @@ def _flow(size, head='dpt', num_outputs=3, relative=False, tied=False, flow_scal
     made = heads[head](dims if len(dims)>1 else dims[0], num_outputs, encoder.patch_size, **little)
     return FlowModel(encoder, dec, made, flow_scale)
 
-_tasks = dict(seg=_seg, depth=_depth, flow=_flow)
+_tasks = dict(seg=_seg, depth=_depth, flow=_flow, pretrain=_pretrain)
 
 # %% ../nbs/06_models.ipynb #1ef214ce
 def list_models(

@@ -14,8 +14,10 @@ from pathlib import Path
 import torch, torch.nn as nn
 from torch.utils.data import Dataset
 from .models import create_model
-from .worlds import DrivingWorld
+from .flow_losses import FLOW_CHANNELS
+from .worlds import DrivingWorld, LayeredFlow
 from .datasets import BDD100K, NYUv2, Augment, DepthFolder, SegFolder
+from .flow_datasets import KITTI, FlowFolder, FlyingChairs, FlyingThings3D, FramePairs, Sintel, Spring, TartanAir
 from .tasks import Task, make_task
 from .train import TrainConfig, TrainResult, fit, read_config, resume
 
@@ -29,23 +31,34 @@ class Recipe:
     local_window:int|None=None            # Side of the tiles of local attention, in tokens (ViT-Det); none = global
     global_blocks:tuple[int,...]=()       # With `local_window`: blocks that look everywhere
     weights:str|None=None                 # Folder of `save_model` to start from; none = fresh weights
-    data:str='driving'                    # 'driving', 'bdd100k', 'nyuv2', 'seg-folder' or 'depth-folder'
-    root:str|None=None                    # Folder or file of the data; for 'driving' a cache
+    data:str='driving'                    # One of `sources`
+    root:str|None=None                    # Folder or file of the data; a cache for 'driving' and 'layered'
     classes:tuple[str,...]=()             # Class names of a 'seg-folder'
     depth_scale:float|None=None           # Metres per unit of the integer files of a 'depth-folder'
     max_depth:float|None=None             # Metres; farther depth is neither trained nor scored
-    image_size:tuple[int,int]=(192,320)   # Pixels (H,W) of the images that 'driving' makes
-    images:int=3200                       # Training images that 'driving' makes
-    valid_images:int=100                  # Images to evaluate on, for 'driving'; at most, for the others
+    image_size:tuple[int,int]=(192,320)   # Pixels (H,W) of the images that 'driving' and 'layered' make
+    images:int=3200                       # Training images that they make
+    valid_images:int=100                  # Images to evaluate on that they make; at most, for other data
     flip:float=.5                         # Augmentation: probability of a flip
     scale:tuple[float,float]=(1.,1.)      # Augmentation: smallest and largest scale
     jitter:float=0.                       # Augmentation: probability of colour jitter
     fixed_focal:bool=True                 # Scale depth with the image, as for a camera of known focal length
     label_smoothing:float=0.              # Of the segmentation loss
     depth_loss:str='silog'                # 'silog', 'berhu' or 'l1'
+    flow_loss:str='bounded'               # 'bounded', 'bounded2', 'laplacian', 'mixture' or 'l1'
+    windows2:str|None=None                # Windows of the second frame; none = the sizes of the first
+    guide:str='greedy'                    # How to place them: 'greedy', 'weighted', 'same' or 'random'
+    stochasticity:float=.3                # Noise of 'greedy'; 0 = the best places
+    match:float=0.                        # Weight of the match loss; 0 = none
+    relative:bool=False                   # Relative values in every attention
+    tied:bool=False                       # Cross-attention begins with equal queries and keys
+    flow_scale:float=1.                   # Pixels per unit of the head's flow
+    mask:float=.9                         # Share of the tokens that pretraining hides
+    motion:float|None=None                # Largest motion of 'layered' in pixels; of 'driving', 1 = city traffic
     train:TrainConfig=field(default_factory=TrainConfig) # How to train
 
 # %% ../nbs/13a_recipes.ipynb #722661a5
+_made = 'driving','layered' # data that needs no files
 _driving = Recipe(train=TrainConfig(windows='2x11', steps=600, batch_size=4, lr=1e-3, warmup=50, layer_decay=None,
                                     log_every=10, save_every=100))
 
@@ -64,6 +77,21 @@ presets = {
     'folder-depth': Recipe(model='winwin_depth_base', data='depth-folder', valid_images=1000, scale=(.87,1.41),
         jitter=.5, train=TrainConfig(task='depth', windows='2x22', steps=10000, warmup=500, workers=4,
                                      eval_every=1000)),
+}
+
+_layered = Recipe(model='winwin_flow_micro', data='layered', image_size=(160,256), images=4000, motion=64.,
+    relative=True, tied=True, match=1., flow_scale=16., windows2='4x7', flip=0., train=TrainConfig(task='flow',
+    windows='2x10', steps=1500, batch_size=8, lr=1e-3, warmup=100, layer_decay=None, beta2=.95, save_every=100))
+
+presets |= {
+    'flow-layered': _layered,
+    'flow-driving': replace(_layered, data='driving', image_size=(192,320), motion=1., windows2='4x8',
+                            train=replace(_layered.train, windows='2x11')),
+    'pretrain': Recipe(model='winwin_pretrain_base', data='pairs-folder', valid_images=200, flip=0.,
+        train=TrainConfig(task='pretrain', windows='crop:14', steps=100000, batch_size=32, lr=1.5e-4, warmup=5000,
+                          layer_decay=None, beta2=.95, workers=8, eval_every=5000, save_every=1000, log_every=50)),
+    'pretrain-driving': replace(_layered, model='winwin_pretrain_micro', data='driving', image_size=(192,320),
+        motion=1., train=replace(_layered.train, task='pretrain', windows='full')),
 }
 
 def get_preset(
@@ -121,7 +149,7 @@ def recipe_variants(
     "A baseline of the paper for the grid of a recipe, with the paper's share of its tokens"
     with torch.device('meta'): model = create_model(recipe.model)
     size = recipe.train.size or recipe.image_size
-    if recipe.data!='driving' and recipe.train.size is None: size = recipe_data(recipe)[0]['image'].shape[-2:]
+    if recipe.data not in _made and recipe.train.size is None: size = recipe_data(recipe)[0]['image'].shape[-2:]
     grid = tuple(-(-n//model.patch_size) for n in size)
     found = variants(grid, round(grid[0]*grid[1]*1024/3600), model.encoder.depth)
     if name not in found: raise ValueError(f'no variant {name!r}; there are {", ".join(found)}')
@@ -142,7 +170,7 @@ def recipe_data(
     r,train = recipe,split=='train'
     if split not in ('train','valid'): raise ValueError(f"split {split!r}; take 'train' or 'valid'")
     if r.data not in _sources: raise ValueError(f'data {r.data!r} is unknown; use {", ".join(_sources)}')
-    if r.data!='driving' and r.root is None: raise ValueError(f'data {r.data!r} needs root, the place where it is')
+    if r.data not in _made and r.root is None: raise ValueError(f'data {r.data!r} needs root, the place where it is')
     data = _sources[r.data](r, train)
     n = r.valid_images
     return data if train or len(data)<=n else _First(data, n)
@@ -153,13 +181,35 @@ def _folder(r, train):
     images = Path(r.root)/'images'
     return name if (images/name).is_dir() else None
 
+def _part(r, train):
+    "Folder of a split, if the user's folder has them"
+    at = Path(r.root)/('train' if train else 'val')
+    return at if at.is_dir() else Path(r.root)
+
+def _world(kind, r, train, **kw):
+    "Images that are made: other seeds for other splits"
+    return kind(r.image_size, r.images if train else r.valid_images, 0 if train else 1, cache=r.root, **kw)
+
+def _streets(r, train):
+    two = r.train.task in ('flow','pretrain')
+    pair = dict(pair=True, motion=1. if r.motion is None else r.motion) if two else {}
+    return _world(DrivingWorld, r, train, **pair)
+
 _sources = {
-    'driving': lambda r,train: DrivingWorld(r.image_size, r.images if train else r.valid_images, 0 if train else 1,
-                                            cache=r.root),
+    'driving': _streets,
+    'layered': lambda r,train: _world(LayeredFlow, r, train, max_motion=16. if r.motion is None else r.motion),
     'bdd100k': lambda r,train: BDD100K(r.root, 'train' if train else 'val'),
     'nyuv2': lambda r,train: NYUv2(r.root, 'train' if train else 'test', eigen=not train),
     'seg-folder': lambda r,train: SegFolder(r.root, split=_folder(r, train), names=r.classes or None),
-    'depth-folder': lambda r,train: DepthFolder(r.root, split=_folder(r, train), scale=r.depth_scale)}
+    'depth-folder': lambda r,train: DepthFolder(r.root, split=_folder(r, train), scale=r.depth_scale),
+    'pairs-folder': lambda r,train: FramePairs(_part(r, train)),
+    'flow-folder': lambda r,train: FlowFolder(_part(r, train)),
+    'chairs': lambda r,train: FlyingChairs(r.root, 'train' if train else 'val'),
+    'things': lambda r,train: FlyingThings3D(r.root, 'train' if train else 'test'),
+    'sintel': lambda r,train: Sintel(r.root, 'subtrain' if train else 'subval'),
+    'tartanair': lambda r,train: TartanAir(r.root),
+    'spring': lambda r,train: Spring(r.root, 'subtrain' if train else 'subval'),
+    'kitti': lambda r,train: KITTI(r.root, 'subtrain' if train else 'subval')}
 
 class _First(Dataset):
     "The first `n` items of a set, with what it says about itself"
@@ -177,7 +227,9 @@ def recipe_task(
 )->Task:
     "The task of a recipe"
     r = recipe
-    options = dict(seg=dict(label_smoothing=r.label_smoothing), depth=dict(kind=r.depth_loss, max_depth=r.max_depth))
+    options = dict(seg=dict(label_smoothing=r.label_smoothing), depth=dict(kind=r.depth_loss, max_depth=r.max_depth),
+                   flow=dict(kind=r.flow_loss, windows2=r.windows2, guide=r.guide, stochasticity=r.stochasticity,
+                             match=r.match), pretrain=dict(mask=r.mask))
     return make_task(r.train.task, data, **options.get(r.train.task, {}))
 
 def recipe_model(
@@ -191,6 +243,10 @@ def recipe_model(
     if r.head: over['head'] = r.head
     if r.pos!='rope': over['pos'] = r.pos
     if r.local_window: over |= dict(local_window=r.local_window, global_blocks=list(r.global_blocks))
+    if r.train.task in ('flow','pretrain'): over |= {k: True for k in ('relative','tied') if getattr(r, k)}
+    if r.train.task=='flow':
+        new = dict(num_outputs=(FLOW_CHANNELS[r.flow_loss],3), flow_scale=(r.flow_scale,1.))
+        over |= {k: v for k,(v,usual) in new.items() if v!=usual}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(r.train.seed)
         model = create_model(r.model, **over)
@@ -208,8 +264,8 @@ def train_recipe(
     "Train what a recipe describes"
     data,valid = recipe_data(recipe),recipe_data(recipe, 'valid') if score else None
     task,r = recipe_task(recipe, data),recipe
-    augment = Augment(r.flip, r.scale, jitter_p=r.jitter, fixed_focal=r.fixed_focal,
-                      ignore=getattr(task, 'ignore', 255))
+    augment = None if 'image2' in task.keys else Augment(r.flip, r.scale, jitter_p=r.jitter, fixed_focal=r.fixed_focal,
+                                                     ignore=getattr(task, 'ignore', 255))
     args = dict(valid=valid, transform=augment, task=task, progress=progress, watch=watch,
                 extra=dict(recipe=asdict(r)))
     if go_on and out is not None and any((Path(out)/f'last{k}').exists() for k in ('','.new','.old')):
