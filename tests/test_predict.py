@@ -2,8 +2,8 @@
 import math
 import pytest, torch, torch.nn as nn
 from hypothesis import given, settings, strategies as st
-from winwin import (ConvNeXtHead, DPTHead, LinearHead, Windows, auto_rows, create_model, head_reach, list_models, load_model, parse_scheme, predict,
-                    present, save_model, tile_offsets, tile_weights)
+from winwin import (ConvNeXtHead, DPTHead, DecoupledDPTHead, Head, LinearHead, Windows, auto_rows, create_model, head_reach, list_models, load_model, parse_scheme, predict,
+                    predict_bands, present, save_model, tile_offsets, tile_weights)
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 400), st.integers(1, 2000), st.sampled_from([0., .25, .5, .7, .9, .99]))
@@ -75,7 +75,6 @@ def test_confidence_needs_class_scores():
 @pytest.mark.parametrize('head', [ConvNeXtHead(32, 3, hidden=16, depth=3), ConvNeXtHead(32, 3, patch_size=8, hidden=24, depth=2), LinearHead(32, 5)], ids=['convnext', 'convnext8', 'linear'])
 def test_bands_by_memory_stay_below_the_limit(head):
     "Widest map of a band as a hook sees it; the result is that of one call"
-    from winwin.predict import predict_bands
     head.requires_grad_(False)
     x,seen = torch.randn(2,20*6,32),[]
     for m in head.modules():
@@ -90,16 +89,55 @@ def test_bands_by_memory_stay_below_the_limit(head):
         seen.clear(); head(x, Windows.full((20,6), batch=2))
     assert auto_rows(head, (20,6), batch=2, limit=max(seen)) is None
 
+SMALL = dict(layer_dims=(8,12,16,24), feature_dim=16, last_dim=8)
+
+@pytest.mark.parametrize('grid', [(1,1), (1,6), (2,3), (7,5), (20,6)])
+@pytest.mark.parametrize('patch', [8, 14, 16])
+@pytest.mark.parametrize('kind', [DPTHead, DecoupledDPTHead])
+def test_dpt_in_bands(kind, patch, grid):
+    "Odd grids, a single token, patches that are no power of two: bands of any height give the map of one call"
+    torch.manual_seed(0)
+    head = kind([12,12,16,16], 3, patch, **SMALL).requires_grad_(False)
+    x = [torch.randn(2,grid[0]*grid[1],c) for c in (12,12,16,16)]
+    whole = head(x, Windows.full(grid, batch=2))[0]
+    for rows in {1,2,3,grid[0],grid[0]+5}:
+        got = predict_bands(head, x, grid, rows)
+        assert got.shape==whole.shape and torch.allclose(got, whole, atol=1e-5)
+    assert 'predict' not in vars(head) and 'predict' not in vars(getattr(head, 'dpt', head)) # nothing is left behind
+
+@pytest.mark.parametrize('patch', [8, 16])
+def test_dpt_bands_stay_below_the_limit(patch):
+    "Every map of the last two steps, as hooks see it; the maps before are smaller"
+    head,seen = DPTHead(12, 1, patch, **SMALL).requires_grad_(False),[]
+    for m in (head.scratch.refinenet1.out_conv, *head.head): m.register_forward_hook(lambda m,i,o: seen.append(max(i[0].numel(), o.numel())*4))
+    x = [torch.randn(2,24*6,12)]*4
+    whole = head(x, Windows.full((24,6), batch=2))[0]
+    for share in (.9, .5, .3):
+        limit,_ = int(share*max(seen)),seen.clear()
+        rows = auto_rows(head, (24,6), batch=2, limit=limit)
+        assert 1<=rows<24 and torch.allclose(predict_bands(head, x, (24,6), rows), whole, atol=1e-5)
+        assert max(seen)<=limit
+        seen.clear(); head(x, Windows.full((24,6), batch=2))
+    assert auto_rows(head, (24,6), batch=2, limit=max(seen)) is None
+    both = DecoupledDPTHead(12, 3, patch, **SMALL)
+    assert auto_rows(both, (24,6), limit=limit)==auto_rows(both.dpt, (24,6), 3, limit)
+
 def test_rows_by_themselves():
     "A limit that is too small for any margin still makes progress; a head that cannot be cut is left whole; nonsense is told"
     head,model = ConvNeXtHead(32, 3, hidden=16, depth=4),create_model('winwin_seg_micro', num_classes=3)
     assert auto_rows(head, (50,50), limit=1)==head_reach(head)==4
-    assert auto_rows(DPTHead(32, 1), (5000,5000)) is None
+    assert auto_rows(Head(), (5000,5000)) is None
     img = torch.rand(1,3,40,48)
     assert torch.equal(predict(model, img, rows='auto'), predict(model, img))
     assert predict(create_model('winwin_depth_micro'), img, rows='auto').shape==(1,1,40,48)
     with pytest.raises(ValueError, match="give a number, 'auto', or None"): predict(model, img, rows='some')
     with pytest.raises(ValueError, match='give at least 1'): predict(model, img, rows=0)
+    depth = create_model('winwin_depth_micro')
+    assert torch.allclose(predict(depth, img, rows=2), predict(depth, img), atol=1e-5)
+    assert 'predict' not in vars(model.head) and 'predict' not in vars(depth.head)
+
+def test_pairs_are_read_elsewhere():
+    with pytest.raises(ValueError, match='use predict_flow'): predict(create_model('winwin_flow_micro'), torch.rand(1,3,32,48))
 
 def test_prediction_records_no_gradient():
     model = create_model('winwin_depth_micro')

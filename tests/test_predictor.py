@@ -124,13 +124,16 @@ def test_models_that_are_none(tmp_path):
     with pytest.raises(ValueError, match="give task='seg' or 'depth'"): Predictor(ByColour())
     with pytest.raises(ValueError, match='a class map of 1 outputs'): Predictor(ByRed(), task='seg')
     with pytest.raises(ValueError, match="'taper' or 'uniform'"): Predictor(ByRed(), 'tile', (8,8), weights='confidence', task='depth')
-    with pytest.raises(ValueError, match='must see the whole map'): Predictor(create_model('winwin_depth_micro', dim=48, depth=4, num_heads=2), rows=2)
     with pytest.raises(FileNotFoundError, match='no config.json'): Predictor(tmp_path)
 
 def test_ways_of_reading_are_those_of_predict(model):
     x = torch.rand(3,40,64)
     for kw in (dict(mode='tile', size=(24,32), weights='confidence'), dict(mode='resize', size=(24,32)), dict(rows=2), dict(rows='auto')):
         assert torch.equal(Predictor(model, **kw)(x).scores, predict(model, x[None], **kw)[0])
+
+def test_a_depth_model_reads_in_bands():
+    small,x = create_model('winwin_depth_micro', dim=48, depth=4, num_heads=2),torch.rand(3,40,64)
+    assert torch.allclose(Predictor(small, rows=2)(x).depth, Predictor(small)(x).depth, atol=1e-5)
 
 def test_dtype_and_mode_of_the_model(model):
     "A model in double reads float images; its training flag and its weights stay"

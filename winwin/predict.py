@@ -7,14 +7,16 @@ __all__ = ['tile_offsets', 'tile_weights', 'head_reach', 'predict_bands', 'auto_
 
 # %% ../nbs/14_predict.ipynb #aa0605e7
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 import torch, torch.nn as nn, torch.nn.functional as F
 from torch import Tensor
 from tqdm.auto import tqdm
 from .windows import Windows
 from .tokens import pad_to_patches, unpad
-from .heads import ConvNeXtHead, Head, LinearHead
-from .models import DenseModel
+from .heads import ConvNeXtHead, DPTHead, DecoupledDPTHead, Head, LinearHead
+from .models import DenseModel, FlowModel
 
 # %% ../nbs/14_predict.ipynb #e162f773
 def tile_offsets(
@@ -53,22 +55,73 @@ def head_reach(
     return None
 
 def predict_bands(
-    head:Head,             # Head whose reach is known
-    tokens:Tensor,         # Tokens of the full image (B,H*W,C)
-    grid:tuple[int,int],   # Token grid (H,W)
-    rows:int,              # Rows of tokens per band
+    head:Head,                        # Head that can be cut: linear, ConvNeXt or DPT
+    tokens:Tensor|Sequence[Tensor],   # Tokens of the full image (B,H*W,C), or one such tensor per layer the head reads
+    grid:tuple[int,int],              # Token grid (H,W)
+    rows:int,                         # Rows of tokens per band
 )->Tensor: # (B,num_outputs,H*P,W*P), as in one call
     "Run a head over horizontal bands of tokens, each with the margin it needs"
-    (H,W),reach,P,out = grid,head_reach(head),head.patch_size,None
-    if reach is None: raise ValueError(f'{type(head).__name__} must see the whole map; use rows=None')
+    (H,W),P,out = grid,head.patch_size,None
     if rows<1: raise ValueError(f'{rows} rows per band; give at least 1, or rows=None for all at once')
-    x = tokens.unflatten(1, grid)
+    x = [t.unflatten(1, grid) for t in ([tokens] if isinstance(tokens, Tensor) else tokens)]
+    if isinstance(head, DecoupledDPTHead): # its DPT does the work
+        with _in_bands(head, rows): return head.predict(*x)
+    band = _bands(head, x)
     for top in range(0, H, rows):
-        a,b,end = max(0, top-reach),min(H, top+rows+reach),min(H, top+rows)
-        y = head.predict(x[:,a:b])
+        end = min(H, top+rows)
+        y = band(top, end)
         if out is None: out = y.new_empty(*y.shape[:2],H*P,W*P)
-        out[:,:,top*P:end*P] = y[:,:,(top-a)*P:(end-a)*P]
+        out[:,:,top*P:end*P] = y
     return out
+
+# %% ../nbs/14_predict.ipynb #12cbd3a4
+def _resized_rows(x, top, n, rows, size):
+    "Some `rows` (a,b) of a map of `n` rows that is resized to `size`, corners aligned; `x` has its rows from `top` on"
+    (a,b),(m,w) = rows,size
+    at = [divmod(i*(n-1), m-1) for i in range(a, b)]
+    low = torch.tensor([o for o,_ in at], device=x.device)
+    part = torch.tensor([o/(m-1) for _,o in at], device=x.device, dtype=x.dtype)[:,None]
+    y = torch.lerp(x[:,:,low-top], x[:,:,(low+1).clamp(max=n-1)-top], part)
+    return F.interpolate(y, size=(b-a,w), mode='bilinear', align_corners=True)
+
+def _dpt_fused(head, x):
+    "The finest fused map (M,C,4H,4W) of a DPT head, before it is enlarged"
+    s = head.scratch
+    maps = [rn(act(o.permute(0,3,1,2))) for o,act,rn in zip(x, head.act_postprocess, s.layer_rn)]
+    y = s.refinenet2(s.refinenet3(s.refinenet4(maps[3]), maps[2]), maps[1])
+    return s.refinenet1.resConfUnit2(y + s.refinenet1.resConfUnit1(maps[0]))
+
+def _dpt_rows(head, fused, a, b):
+    "Rows `a` to `b` of the pixels of a DPT head"
+    (n,w),P = fused.shape[-2:],head.patch_size
+    n,w,H,W = 2*n,2*w,n//4*P,w//4*P           # cells after the first enlargement, pixels after the second
+    p,q = max(0, a-1),min(H, b+1)             # pixels that the last 3x3 reads
+    c,d = p*(n-1)//(H-1),min(n, (q-1)*(n-1)//(H-1)+2) # cells they are made of
+    e,f = max(0, c-1),min(n, d+1)             # cells that the first 3x3 reads
+    x = head.scratch.refinenet1.out_conv(_resized_rows(fused, 0, n//2, (e,f), (n,w)))
+    x = _resized_rows(head.head[0](x)[:,:,c-e:d-e], c, n, (p,q), (H,W))
+    return head.head[2:](x)[:,:,a-p:b-p]
+
+# %% ../nbs/14_predict.ipynb #1df3d07c
+def _bands(head, x):
+    "A function of the first and last row of a band of tokens that gives its pixels"
+    H,P,reach = x[0].shape[1],head.patch_size,head_reach(head)
+    if isinstance(head, DPTHead):
+        fused = _dpt_fused(head, x)
+        return lambda top,end: _dpt_rows(head, fused, top*P, end*P)
+    if reach is None: raise ValueError(f'{type(head).__name__} must see the whole map; use rows=None')
+    def band(top, end):
+        a,b = max(0, top-reach),min(H, end+reach)
+        return type(head).predict(head, x[0][:,a:b])[:,:,(top-a)*P:(end-a)*P]
+    return band
+
+@contextmanager
+def _in_bands(head, rows):
+    "Within: `head` works on bands of `rows` rows of tokens, whatever model calls it"
+    if isinstance(head, DecoupledDPTHead): head = head.dpt
+    head.predict = lambda *x: predict_bands(head, [o.flatten(1,2) for o in x], x[0].shape[1:3], rows)
+    try: yield
+    finally: del head.predict
 
 # %% ../nbs/14_predict.ipynb #1a3c5d48
 def auto_rows(
@@ -78,10 +131,14 @@ def auto_rows(
     limit:int=2**29,       # Bytes for the widest map of a band
 )->int|None: # Rows of tokens per band; none = all at once
     "Rows per band such that a head's widest map, in float32, stays below `limit`"
-    (H,W),reach = grid,head_reach(head)
+    if isinstance(head, DecoupledDPTHead): return auto_rows(head.dpt, grid, batch*head.num_outputs, limit)
+    H,W = grid
+    reach = 1 if isinstance(head, DPTHead) else head_reach(head) # of a DPT head, in what is done in bands
     if reach is None: return None # cannot be cut
     if isinstance(head, ConvNeXtHead): wide = head.cells**2*max(m.out_features for m in head.blocks.modules()
                                                                 if isinstance(m, nn.Linear))
+    elif isinstance(head, DPTHead):
+        wide = max(64*head.head[0].in_channels, head.patch_size**2*head.head[0].out_channels)
     else: wide = head.proj.out_features
     fit = limit//(4*batch*W*wide)
     return None if fit>=H else max(fit-2*reach, reach, 1)
@@ -99,46 +156,49 @@ def predict(
     progress:bool=False,             # Show a bar while going through tiles
 )->Tensor: # (B,num_outputs,h,w)
     "Read images at full resolution, without gradients"
+    if isinstance(model, FlowModel): raise ValueError('a flow model reads pairs; use predict_flow, or FlowPredictor')
+    return _look(model, [img], mode, size=size, overlap=overlap, weigh=partial(tile_weights, kind=weights), rows=rows,
+                 tiles=tiles, progress=progress)
+
+# %% ../nbs/14_predict.ipynb #53b1039a
+def _look(model, imgs, mode, size, **how):
+    "Maps of images by a mode, without gradients; the model's training flag stays"
     if mode not in _modes: raise ValueError(f'mode {mode!r} is unknown; use {", ".join(_modes)}')
-    if img.ndim!=4: raise ValueError(f'images have shape {tuple(img.shape)}; give (B,3,height,width)')
+    if imgs[0].ndim!=4: raise ValueError(f'images have shape {tuple(imgs[0].shape)}; give (B,3,height,width)')
     if mode!='full': size = _check_tile(size, model.patch_size, mode)
     was = model.training
     model.eval()
     try:
-        with torch.inference_mode():
-            return _modes[mode](model, img, size=size, overlap=overlap, weights=weights, rows=rows, tiles=tiles,
-                                progress=progress)
+        with torch.inference_mode(): return _modes[mode](model, imgs, size=size, **how)
     finally: model.train(was)
 
-# %% ../nbs/14_predict.ipynb #53b1039a
 def _check_tile(size, patch, mode):
     if size is None: raise ValueError(f'mode {mode!r} needs size=(height, width) in pixels, such as (512, 512)')
     if size[0]%patch or size[1]%patch: raise ValueError(f'size {tuple(size)} is not a multiple of the patch, {patch}')
     return tuple(size)
 
-def _predict_full(model, img, rows, **_):
+# %% ../nbs/14_predict.ipynb #88ff4b9f
+def _look_full(model, imgs, rows, **_):
     "One pass; sizes that are no multiple of the patch are padded and cut back"
-    x,size = pad_to_patches(img, model.patch_size)
-    grid = x.shape[-2]//model.patch_size,x.shape[-1]//model.patch_size
-    if rows=='auto': rows = auto_rows(model.head, grid, len(x))
-    if rows is None: return unpad(model(x)[0], size)
+    P,size = model.patch_size,imgs[0].shape[-2:]
+    x = [pad_to_patches(o, P)[0] for o in imgs]
+    if rows=='auto': rows = auto_rows(getattr(model, 'head', None), (x[0].shape[-2]//P,x[0].shape[-1]//P), len(x[0]))
     if isinstance(rows, str): raise ValueError(f"rows {rows!r} is unknown; give a number, 'auto', or None")
-    tokens = model.encoder((x-model.mean)/model.std)
-    return unpad(predict_bands(model.head, tokens, grid, rows), size)
+    with nullcontext() if rows is None else _in_bands(model.head, rows): return unpad(model(*x)[0], size)
 
-def _predict_resize(model, img, size, **_):
-    "A small copy is read and its answer enlarged"
-    small = F.interpolate(img, size=size, mode='bilinear', antialias=True)
-    return F.interpolate(model(small)[0], size=img.shape[-2:], mode='bilinear')
+def _look_resize(model, imgs, size, **_):
+    "Small copies are read and the answer enlarged"
+    small = [F.interpolate(o, size=size, mode='bilinear', antialias=True) for o in imgs]
+    return F.interpolate(model(*small)[0], size=imgs[0].shape[-2:], mode='bilinear')
 
-def _predict_tile(model, img, size, overlap, weights, tiles, progress, **_):
+def _look_tile(model, imgs, size, overlap, weigh, tiles, progress, **_):
     "The weighted mean of all tiles that cover a pixel; sums are float32, for tapers become small"
-    (B,_,h,w),(th,tw),total = img.shape,size,None
+    (B,_,h,w),(th,tw),total = imgs[0].shape,size,None
     starts = [(y,x) for y in tile_offsets(h, th, overlap) for x in tile_offsets(w, tw, overlap)]
     for i in tqdm(range(0, len(starts), tiles), desc='tiles', disable=not progress, leave=False):
         group = starts[i:i+tiles]
-        maps = model(torch.cat([img[...,y:y+th,x:x+tw] for y,x in group]))[0]
-        each = tile_weights(maps, weights)
+        maps = model(*(torch.cat([o[...,y:y+th,x:x+tw] for y,x in group]) for o in imgs))[0]
+        each = weigh(maps)
         if total is None:
             total,weight = (maps.new_zeros(B,c,h,w, dtype=torch.float32) for c in (maps.shape[1],1))
         for (y,x),m,k in zip(group, maps.split(B), each.expand(len(maps),-1,-1,-1).split(B)):
@@ -146,4 +206,4 @@ def _predict_tile(model, img, size, overlap, weights, tiles, progress, **_):
             weight[...,y:y+th,x:x+tw] += k
     return (total/weight).to(maps.dtype)
 
-_modes = dict(full=_predict_full, tile=_predict_tile, resize=_predict_resize)
+_modes = dict(full=_look_full, tile=_look_tile, resize=_look_resize)

@@ -198,7 +198,8 @@ class Predictor:
         self.model = _get_model(model, device)
         self.how = dict(mode=mode, size=size, overlap=overlap, weights=weights, rows=rows)
         given = dict(task=task, classes=classes, palette=palette, max_depth=max_depth)
-        self.task,self.classes,self.palette,self.max_depth = _describe(self.model, given, _try(self.model, **self.how))
+        outputs = _try(predict, self.model, **self.how)
+        self.task,self.classes,self.palette,self.max_depth = _describe(self.model, given, outputs)
 
     def __repr__(self):
         name = getattr(self.model, 'config', {}).get('name', type(self.model).__name__)
@@ -233,12 +234,12 @@ def _get_model(model, device):
         raise ValueError(f'{type(model).__name__} is no dense model; give one from create_model, or its folder')
     return model if device=='auto' else model.to(device)
 
-def _try(model, mode, size, **how):
+def _try(read, model, mode, size, **how):
     "Read one black patch, so that wrong settings are told now and not once per image; returns the number of outputs"
     P = model.patch_size
     if mode in ('tile','resize'): size = _check_tile(size, P, mode) and (P,P)
     like = next(model.parameters(), torch.zeros(1))
-    return predict(model, like.new_zeros(1,3,P,P), mode, size, **how).shape[1]
+    return read(model, like.new_zeros(1,3,P,P), mode, size, **how).shape[1]
 
 def _describe(model, given, n):
     "Task, class names, palette and largest depth of a model with `n` outputs: as given, as saved, or by its name"
@@ -269,34 +270,45 @@ def _read(self, x, name):
 # %% ../nbs/14a_predictor.ipynb #34edeb6e
 @dataclass(repr=False)
 class FolderReport:
-    "What `Predictor.folder` did"
+    "What `Predictor.folder`, or `FlowPredictor.folder`, did"
     written:list[Path]=field(default_factory=list)      # Files
-    skipped:list[str]=field(default_factory=list)       # Images whose files were all there
-    failed:dict[str,str]=field(default_factory=dict)    # Images that could not be read, and why
+    skipped:list[str]=field(default_factory=list)       # Images, or pairs, whose files were all there
+    failed:dict[str,str]=field(default_factory=dict)    # Images, or pairs, that could not be read, and why
 
     def __repr__(self):
         counts = dict(zip(('written','skipped','failed'), map(len, (self.written,self.skipped,self.failed))))
         why = [v if v.startswith(k) else f'{k}: {v}' for k,v in self.failed.items()]
-        return '\n- '.join([f'FolderReport({", ".join(f"{n} {k}" for k,n in counts.items())})', *why])
+        return '\n- '.join([f'{type(self).__name__}({", ".join(f"{n} {k}" for k,n in counts.items())})', *why])
 
 # %% ../nbs/14a_predictor.ipynb #3b1cfe9c
 def _read_folder(self, src, out, kinds, bits, overwrite, progress):
     at = {k: out/_part(k, self.task=='depth') for k in kinds}
-    if inside := [o for o in at.values() if o.resolve().is_relative_to(src.resolve())]:
-        raise ValueError(f'{inside[0]} lies in {src} and would be read as images the next time; choose another folder')
+    _check_outside(at.values(), src)
     if self.task=='depth': _unit(bits, self.max_depth) # an error now, not after the first image
-    images,report = find_files(src),FolderReport()
-    for name,path in tqdm(images.items(), desc=src.name, unit='image', disable=not progress):
-        todo = [k for k in kinds if overwrite or not (at[k]/f'{name}.png').exists()]
+    images = find_files(src)
+    read = lambda name: _read(self, _from_path(images[name]), name)[0]
+    save = lambda p,todo: p.save(out, todo, bits=bits, overwrite=True)
+    return _go_through(images, lambda name: {k: at[k]/f'{name}.png' for k in kinds}, read, save, src, overwrite,
+                       progress)
+
+def _check_outside(folders, src):
+    if inside := [o for o in folders if o.resolve().is_relative_to(src.resolve())]:
+        raise ValueError(f'{inside[0]} lies in {src} and would be read as images the next time; choose another folder')
+
+def _go_through(images, files, read, save, src, overwrite, progress, unit='image', report=None):
+    "Read what has files to write, by the name and path of its image, and write them; what cannot be read is listed"
+    report = FolderReport() if report is None else report
+    for name,path in tqdm(images.items(), desc=src.name, unit=unit, disable=not progress):
+        def fail(e): report.failed[path.relative_to(src).as_posix()] = str(e).replace(f'{src}{os.sep}', '')
+        todo = [k for k,o in files(name).items() if overwrite or not o.exists()]
         if not todo:
             report.skipped.append(name)
             continue
-        try: p = _read(self, _from_path(path), name)[0]
-        except (ValueError,OSError,torch.OutOfMemoryError) as e:
-            report.failed[path.relative_to(src).as_posix()] = str(e).replace(f'{src}{os.sep}', '')
-            continue
-        report.written += p.save(out, todo, bits=bits, overwrite=True)
+        try: p = read(name)
+        except (ValueError,OSError,torch.OutOfMemoryError) as e: fail(e); continue
+        try: report.written += save(p, todo)
+        except ValueError as e: fail(e) # what the kind of file cannot hold; a full disk ends it all
     if report.failed:
-        some = f'{len(report.failed)} of {len(images)} images'
-        warnings.warn(f'{some} could not be read; the report lists them', stacklevel=3)
+        some = f'{len(report.failed)} of {len(images)} {unit}s'
+        warnings.warn(f'{some} could not be read; the report lists them', stacklevel=4)
     return report
