@@ -34,6 +34,10 @@ class Recipe:
     data:str='driving'                    # One of `sources`
     root:str|None=None                    # Folder or file of the data; a cache for 'driving' and 'layered'
     classes:tuple[str,...]=()             # Class names of a 'seg-folder'
+    images_in:str='images'                # Your folder: the folder of images in it
+    answers_in:str|None=None              # Your folder: that of the answers; none = labels, depth or flow
+    suffix:str=''                         # What an answer's name has beyond its image's, such as '_labelIds'
+    remap:str|None=None                   # Classes of values in a 'seg-folder', such as '7:0,8:1'; others are ignored
     depth_scale:float|None=None           # Metres per unit of the integer files of a 'depth-folder'
     max_depth:float|None=None             # Metres; farther depth is neither trained nor scored
     image_size:tuple[int,int]=(192,320)   # Pixels (H,W) of the images that 'driving' and 'layered' make
@@ -178,8 +182,14 @@ def recipe_data(
 def _folder(r, train):
     "Sub-folder of a split, if the user's folders have one"
     name = 'train' if train else 'val'
-    images = Path(r.root)/'images'
-    return name if (images/name).is_dir() else None
+    return name if (Path(r.root)/r.images_in/name).is_dir() else None
+
+def _in(r, answers): return r.images_in,r.answers_in or answers
+
+def _remap(text):
+    "{7: 0, 8: 1} from '7:0,8:1'"
+    try: return None if text is None else {int(a): int(b) for a,b in (o.split(':') for o in text.split(','))}
+    except ValueError: raise ValueError(f"remap {text!r} is no list of value:class; write it like '7:0,8:1'") from None
 
 def _part(r, train):
     "Folder of a split, if the user's folder has them"
@@ -200,10 +210,11 @@ _sources = {
     'layered': lambda r,train: _world(LayeredFlow, r, train, max_motion=16. if r.motion is None else r.motion),
     'bdd100k': lambda r,train: BDD100K(r.root, 'train' if train else 'val'),
     'nyuv2': lambda r,train: NYUv2(r.root, 'train' if train else 'test', eigen=not train),
-    'seg-folder': lambda r,train: SegFolder(r.root, split=_folder(r, train), names=r.classes or None),
-    'depth-folder': lambda r,train: DepthFolder(r.root, split=_folder(r, train), scale=r.depth_scale),
+    'seg-folder': lambda r,train: SegFolder(r.root, *_in(r, 'labels'), _folder(r, train), names=r.classes or None,
+                                              remap=_remap(r.remap), suffix=r.suffix),
+    'depth-folder': lambda r,train: DepthFolder(r.root, *_in(r, 'depth'), _folder(r, train), r.depth_scale, r.suffix),
     'pairs-folder': lambda r,train: FramePairs(_part(r, train)),
-    'flow-folder': lambda r,train: FlowFolder(_part(r, train)),
+    'flow-folder': lambda r,train: FlowFolder(_part(r, train), *_in(r, 'flow'), suffix=r.suffix),
     'chairs': lambda r,train: FlyingChairs(r.root, 'train' if train else 'val'),
     'things': lambda r,train: FlyingThings3D(r.root, 'train' if train else 'test'),
     'sintel': lambda r,train: Sintel(r.root, 'subtrain' if train else 'subval'),
