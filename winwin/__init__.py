@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .predict import tile_offsets, tile_weights, head_reach, predict_bands, auto_rows, predict
     from .predictor import Prediction, Predictor, FolderReport
     from .flow_predict import flow_weights, predict_flow
+    from .flow_predictor import FlowPrediction, FlowPredictor
     from .bench import benches, compare, ratio, Bench, register, run_bench, gemm, cpu_share, pick_device, judge, peak_memory, PlainViT, vit_flops, report_bench
     from .pages import Html, html_text, html_code, png_uri, html_picture, html_gallery, html_columns, html_drawing, html_table, html_bar, html_numbers, HtmlPage, html_legend
     from .doctor import Check, check_versions, check_pairing, check_device, check_bf16, check_forward, Doctor
@@ -96,6 +97,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'tile_offsets': 'predict', 'tile_weights': 'predict', 'head_reach': 'predict', 'predict_bands': 'predict', 'auto_rows': 'predict', 'predict': 'predict',
     'Prediction': 'predictor', 'Predictor': 'predictor', 'FolderReport': 'predictor',
     'flow_weights': 'flow_predict', 'predict_flow': 'flow_predict',
+    'FlowPrediction': 'flow_predictor', 'FlowPredictor': 'flow_predictor',
     'benches': 'bench', 'compare': 'bench', 'ratio': 'bench', 'Bench': 'bench', 'register': 'bench', 'run_bench': 'bench', 'gemm': 'bench', 'cpu_share': 'bench', 'pick_device': 'bench', 'judge': 'bench', 'peak_memory': 'bench', 'PlainViT': 'bench', 'vit_flops': 'bench', 'report_bench': 'bench',
     'Html': 'pages', 'html_text': 'pages', 'html_code': 'pages', 'png_uri': 'pages', 'html_picture': 'pages', 'html_gallery': 'pages', 'html_columns': 'pages', 'html_drawing': 'pages', 'html_table': 'pages', 'html_bar': 'pages', 'html_numbers': 'pages', 'HtmlPage': 'pages', 'html_legend': 'pages',
     'Check': 'doctor', 'check_versions': 'doctor', 'check_pairing': 'doctor', 'check_device': 'doctor', 'check_bf16': 'doctor', 'check_forward': 'doctor', 'Doctor': 'doctor',
