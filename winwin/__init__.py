@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from .layered import Motion, make_motion, Shape, make_shape, Layer, make_layers, render_layers, layers_flow, relight
     from .worlds import DrivingWorld, color_labels, color_flow, show_world, LayeredFlow
     from .files import read_image, read_labels, read_depth, find_files, FileDataset
-    from .augment import fit_to_patches, resize_item, Augment
+    from .augment import fit_to_patches, resize_item, resize_flow, Augment
     from .datasets import SegFolder, DepthFolder, BDD100K, NYUv2
     from .flow_files import read_flow, write_flow
     from .flow_datasets import FlowPairs, FlowFolder, FramePairs, FlyingChairs, FlyingThings3D, Sintel, TartanAir, Spring, KITTI
+    from .flow_augment import FlowAugment
     from .tasks import Task, SegTask, DepthTask, FlowTask, MeanMetrics, CompletionTask, make_task, evaluate, read_full
     from .streams import derive_seed, derive_generator, Draws, draws_of, batches, stack
     from .checkpoints import pack_state, unpack_state, write_folder, settle, write_state, read_state, find_model, differences
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from .predictor import Prediction, Predictor, FolderReport
     from .flow_predict import flow_weights, predict_flow
     from .flow_predictor import FlowPrediction, FlowPredictor
+    from .submissions import SUBMISSIONS, submission_files, SubmissionReport, write_submission
     from .bench import benches, compare, ratio, Bench, register, run_bench, gemm, cpu_share, pick_device, judge, peak_memory, PlainViT, vit_flops, report_bench
     from .pages import Html, html_text, html_code, png_uri, html_picture, html_gallery, html_columns, html_drawing, html_table, html_bar, html_numbers, HtmlPage, html_legend
     from .doctor import Check, check_versions, check_pairing, check_device, check_bf16, check_forward, Doctor
@@ -84,10 +86,11 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'Motion': 'layered', 'make_motion': 'layered', 'Shape': 'layered', 'make_shape': 'layered', 'Layer': 'layered', 'make_layers': 'layered', 'render_layers': 'layered', 'layers_flow': 'layered', 'relight': 'layered',
     'DrivingWorld': 'worlds', 'color_labels': 'worlds', 'color_flow': 'worlds', 'show_world': 'worlds', 'LayeredFlow': 'worlds',
     'read_image': 'files', 'read_labels': 'files', 'read_depth': 'files', 'find_files': 'files', 'FileDataset': 'files',
-    'fit_to_patches': 'augment', 'resize_item': 'augment', 'Augment': 'augment',
+    'fit_to_patches': 'augment', 'resize_item': 'augment', 'resize_flow': 'augment', 'Augment': 'augment',
     'SegFolder': 'datasets', 'DepthFolder': 'datasets', 'BDD100K': 'datasets', 'NYUv2': 'datasets',
     'read_flow': 'flow_files', 'write_flow': 'flow_files',
     'FlowPairs': 'flow_datasets', 'FlowFolder': 'flow_datasets', 'FramePairs': 'flow_datasets', 'FlyingChairs': 'flow_datasets', 'FlyingThings3D': 'flow_datasets', 'Sintel': 'flow_datasets', 'TartanAir': 'flow_datasets', 'Spring': 'flow_datasets', 'KITTI': 'flow_datasets',
+    'FlowAugment': 'flow_augment',
     'Task': 'tasks', 'SegTask': 'tasks', 'DepthTask': 'tasks', 'FlowTask': 'tasks', 'MeanMetrics': 'tasks', 'CompletionTask': 'tasks', 'make_task': 'tasks', 'evaluate': 'tasks', 'read_full': 'tasks',
     'derive_seed': 'streams', 'derive_generator': 'streams', 'Draws': 'streams', 'draws_of': 'streams', 'batches': 'streams', 'stack': 'streams',
     'pack_state': 'checkpoints', 'unpack_state': 'checkpoints', 'write_folder': 'checkpoints', 'settle': 'checkpoints', 'write_state': 'checkpoints', 'read_state': 'checkpoints', 'find_model': 'checkpoints', 'differences': 'checkpoints',
@@ -98,6 +101,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'Prediction': 'predictor', 'Predictor': 'predictor', 'FolderReport': 'predictor',
     'flow_weights': 'flow_predict', 'predict_flow': 'flow_predict',
     'FlowPrediction': 'flow_predictor', 'FlowPredictor': 'flow_predictor',
+    'SUBMISSIONS': 'submissions', 'submission_files': 'submissions', 'SubmissionReport': 'submissions', 'write_submission': 'submissions',
     'benches': 'bench', 'compare': 'bench', 'ratio': 'bench', 'Bench': 'bench', 'register': 'bench', 'run_bench': 'bench', 'gemm': 'bench', 'cpu_share': 'bench', 'pick_device': 'bench', 'judge': 'bench', 'peak_memory': 'bench', 'PlainViT': 'bench', 'vit_flops': 'bench', 'report_bench': 'bench',
     'Html': 'pages', 'html_text': 'pages', 'html_code': 'pages', 'png_uri': 'pages', 'html_picture': 'pages', 'html_gallery': 'pages', 'html_columns': 'pages', 'html_drawing': 'pages', 'html_table': 'pages', 'html_bar': 'pages', 'html_numbers': 'pages', 'HtmlPage': 'pages', 'html_legend': 'pages',
     'Check': 'doctor', 'check_versions': 'doctor', 'check_pairing': 'doctor', 'check_device': 'doctor', 'check_bf16': 'doctor', 'check_forward': 'doctor', 'Doctor': 'doctor',

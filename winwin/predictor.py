@@ -146,11 +146,23 @@ def _part(kind, depth):
     "Folder of a kind"
     return ('depth' if depth else 'labels') if kind=='map' else kind
 
-def _check_kinds(kinds):
+def _check_kinds(kinds, known=('map','overlay','color')):
     kinds = [kinds] if isinstance(kinds, str) else list(kinds)
-    if not kinds or any(k not in ('map','overlay','color') for k in kinds):
-        raise ValueError(f'kinds {kinds} is not what can be written; choose from map, overlay, color')
+    if not kinds or any(k not in known for k in kinds):
+        raise ValueError(f'kinds {kinds} is not what can be written; choose from {", ".join(known)}')
     return kinds
+
+def _check_free(paths, name, overwrite):
+    "Refuse files without a name, and files that are there"
+    if not name: raise ValueError('this image came without a name; give name, such as name=\'0001\'')
+    if not overwrite and (there := [o for o in paths if o.exists()]):
+        raise FileExistsError(f'{there[0]} is there already; choose another name, or pass overwrite=True')
+
+def _write_png(path, img):
+    "Write a picture, Pillow's or an array (h,w,3) uint8; the file is complete or not there at all"
+    img = Image.fromarray(img) if isinstance(img, np.ndarray) else img
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, lambda to: img.save(to, 'PNG'))
 
 def _unit(bits, max_depth):
     "Metres per unit of a depth map"
@@ -169,14 +181,10 @@ def _map_image(p, bits):
     return Image.fromarray(torch.where(units<2**bits, units, 0).numpy().astype(f'uint{bits}')) # 0: no answer
 
 def _save(p, folder, kinds, name, bits, overwrite):
-    if not name: raise ValueError('this image came without a name; give name, such as name=\'0001\'')
     paths = {k: folder/_part(k, p.depth is not None)/f'{name}.png' for k in kinds}
-    if not overwrite and (there := [o for o in paths.values() if o.exists()]):
-        raise FileExistsError(f'{there[0]} is there already; choose another name, or pass overwrite=True')
+    _check_free(paths.values(), name, overwrite)
     for k,path in paths.items():
-        img = _map_image(p, bits) if k=='map' else Image.fromarray(p.overlay(1. if k=='color' else .5))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, lambda to: img.save(to, 'PNG'))
+        _write_png(path, _map_image(p, bits) if k=='map' else p.overlay(1. if k=='color' else .5))
     return list(paths.values())
 
 # %% ../nbs/14a_predictor.ipynb #54ca6364
