@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['presets', 'Recipe', 'get_preset', 'variants', 'change', 'recipe_variants', 'read_recipe', 'recipe_data',
-           'recipe_task', 'recipe_model', 'train_recipe']
+           'recipe_task', 'recipe_model', 'recipe_augment', 'train_recipe']
 
 # %% ../nbs/13a_recipes.ipynb #cbb65a57
 import difflib, math
@@ -18,6 +18,7 @@ from .flow_losses import FLOW_CHANNELS
 from .worlds import DrivingWorld, LayeredFlow
 from .datasets import BDD100K, NYUv2, Augment, DepthFolder, SegFolder
 from .flow_datasets import KITTI, FlowFolder, FlyingChairs, FlyingThings3D, FramePairs, Sintel, Spring, TartanAir
+from .flow_augment import FlowAugment
 from .tasks import Task, make_task
 from .train import TrainConfig, TrainResult, fit, read_config, resume
 
@@ -46,6 +47,9 @@ class Recipe:
     flip:float=.5                         # Augmentation: probability of a flip
     scale:tuple[float,float]=(1.,1.)      # Augmentation: smallest and largest scale
     jitter:float=0.                       # Augmentation: probability of colour jitter
+    flip_y:float=0.                       # Augmentation of pairs: probability of an upside-down flip
+    erase:float=0.                        # Augmentation of pairs: probability that frame 2 loses rectangles
+    frame:tuple[int,int]|None=None        # Augmentation of pairs: crop to pixels (H,W); none keeps the size
     fixed_focal:bool=True                 # Scale depth with the image, as for a camera of known focal length
     label_smoothing:float=0.              # Of the segmentation loss
     depth_loss:str='silog'                # 'silog', 'berhu' or 'l1'
@@ -264,6 +268,18 @@ def recipe_model(
     if r.weights: _start_from(model, r.weights)
     return model
 
+def recipe_augment(
+    recipe:Recipe, # Recipe
+    task:Task,     # Its task: one image, or two
+)->Augment|FlowAugment:
+    "The random changes of a recipe"
+    r = recipe
+    if 'image2' not in task.keys:
+        ignore = getattr(task, 'ignore', 255)
+        return Augment(r.flip, r.scale, jitter_p=r.jitter, fixed_focal=r.fixed_focal, ignore=ignore)
+    moves = dict(scale=r.scale) if r.scale!=(1.,1.) else dict(scale_p=0., stretch_p=0.)
+    return FlowAugment(r.frame, flip=r.flip, flip_y=r.flip_y, jitter_p=r.jitter, erase=r.erase, **moves)
+
 def train_recipe(
     recipe:Recipe,                             # Recipe
     out:str|Path|None=None,                    # Folder of the run
@@ -275,9 +291,7 @@ def train_recipe(
     "Train what a recipe describes"
     data,valid = recipe_data(recipe),recipe_data(recipe, 'valid') if score else None
     task,r = recipe_task(recipe, data),recipe
-    augment = None if 'image2' in task.keys else Augment(r.flip, r.scale, jitter_p=r.jitter, fixed_focal=r.fixed_focal,
-                                                     ignore=getattr(task, 'ignore', 255))
-    args = dict(valid=valid, transform=augment, task=task, progress=progress, watch=watch,
+    args = dict(valid=valid, transform=recipe_augment(r, task), task=task, progress=progress, watch=watch,
                 extra=dict(recipe=asdict(r)))
     if go_on and out is not None and any((Path(out)/f'last{k}').exists() for k in ('','.new','.old')):
         return resume(out, data, r.train, **args)
