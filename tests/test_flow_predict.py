@@ -416,3 +416,86 @@ def test_unknown_submissions(tmp_path):
     for bad,text in (('kitti','use kitti2015 or kitti2012'), ('sintell','use sintel'), ('x','use sintel or kitti2015 or kitti2012 or spring')):
         with pytest.raises(ValueError, match=text): submission_files(bad, tmp_path)
     with pytest.raises(FileNotFoundError, match='there is no folder'): submission_files('spring', tmp_path)
+
+# --- The command
+
+@pytest.fixture
+def call(capsys):
+    from winwin.cli import main
+    def run(*args):
+        with pytest.raises(SystemExit) as e: main(['predict', *map(str, args)])
+        got = capsys.readouterr()
+        assert 'Traceback' not in got.err
+        return e.value.code or 0, got.out, got.err
+    return run
+
+@pytest.fixture(scope='module')
+def runs(model, tmp_path_factory):
+    "A flow checkpoint and one of classes"
+    root = tmp_path_factory.mktemp('runs')
+    save_model(model, root/'flow/best', extra=dict(task='flow'))
+    save_model(create_model('winwin_seg_micro', num_classes=3, dim=48, depth=1, num_heads=2), root/'seg', extra=dict(task='seg', classes=['a','b','c']))
+    return root
+
+def made(folder): return sorted(o.relative_to(folder).as_posix() for o in folder.rglob('*') if o.is_file())
+
+def test_command_on_two_frames(call, runs, model, tmp_path):
+    src = film(tmp_path/'in', ['a','b'])
+    code,out,err = call(runs/'flow', src/'a.png', src/'b.png', '-o', tmp_path/'out')
+    assert code==0 and made(tmp_path/'out')==['color/a.png','flow/a.flo'] and str(tmp_path/'out/flow/a.flo') in out, err
+    want = predict_flow(model, *(tensor(photo(seed=i))[None]/255 for i in (0,1)))[0,:2]
+    assert torch.allclose(read_flow(tmp_path/'out/flow/a.flo')[0], want, atol=1e-4)
+    code,_,err = call(runs/'flow', src/'a.png', src/'b.png', '-o', tmp_path/'out')
+    assert code==1 and 'overwrite=True' in err
+    words = '--overwrite --kinds flow uncertainty --format png --mode tile --size 16 16 --overlap 0.7 --weights taper --largest all'.split()
+    code,_,err = call(runs/'flow', src/'a.png', src/'b.png', '-o', tmp_path/'out', *words)
+    assert code==0 and made(tmp_path/'out')==['color/a.png','flow/a.flo','flow/a.png','uncertainty/a.png'], err
+
+def test_command_on_folders(call, runs, tmp_path):
+    src = film(tmp_path/'in', ['1','2','3'])
+    code,out,err = call(runs/'flow', src, '-o', tmp_path/'out', '--largest', 'all')
+    assert code==0 and '4 files written' in out and made(tmp_path/'out')==['color/1.png','color/2.png','flow/1.flo','flow/2.flo'], err
+    code,out,_ = call(runs/'flow', src, '-o', tmp_path/'out')
+    assert code==0 and '0 files written' in out and '2 pairs were done before' in out
+    code,out,err = call(runs/'flow', src, film(tmp_path/'second', ['1','2','3']), '-o', tmp_path/'two', '--kinds', 'color', '--largest', 20)
+    assert code==0 and made(tmp_path/'two')==[f'color/{i}.png' for i in (1,2,3)], err
+    (src/'3.png').write_bytes(b'no image')
+    code,_,err = call(runs/'flow', src, '-o', tmp_path/'bad')
+    assert code==1 and '2.png: 3.png cannot be decoded' in err
+    code,_,err = call(runs/'flow', kitti(tmp_path/'k')/'testing/image_2', '-o', tmp_path/'three', '--suffixes', '_10', '_11', '--kinds', 'flow')
+    assert code==0 and made(tmp_path/'three')==['flow/000000.flo','flow/000001.flo'], err
+
+@pytest.mark.parametrize('kind', NAMES)
+def test_command_for_submissions(call, runs, kind, tmp_path, monkeypatch):
+    from winwin import KITTI, Sintel, Spring
+    make,names = NAMES[kind]
+    root = make(tmp_path/'data')
+    code,_,err = call(runs/'flow', root, '-o', tmp_path/'out', '--submission', kind)
+    assert code==1 and 'complete the download' in err
+    monkeypatch.setattr(Sintel, 'counts', dict(test=3)); monkeypatch.setattr(Spring, 'counts', dict(test=16))
+    monkeypatch.setattr(KITTI, 'counts', {y: dict(testing=2) for y in (2012,2015)})
+    code,out,err = call(runs/'flow', root, '-o', tmp_path/'out', '--submission', kind)
+    assert code==0 and made(tmp_path/'out')==sorted(names) and f'{len(names)} files' in out and 'Then: ' in out, err
+
+@pytest.mark.parametrize('words,text', [
+    (('flow','in/1.png'), '1.png is one frame; give the second one too'), (('flow','in/1.png','wide.png'), 'both need one size'), (('flow','in/1.png','in/9.png'), 'there is no file'),
+    (('flow','nowhere','in/1.png'), 'there is no file or folder nowhere'), (('flow','one'), 'a pair needs two frames'), (('flow','in','--submission','sintell'), 'use sintel'),
+    (('flow','in','--submission','sintel','--kinds','color'), '--kinds is of no use'), (('flow','in','--bits','8'), '--bits is of no use'), (('flow','in','--max-depth','8'), '--max-depth is of no use'),
+    (('seg','in/1.png','in/2.png'), 'the second source in/2.png is of no use: seg is no flow model'), (('seg','in','--submission','sintel'), '--submission is of no use'),
+    (('seg','in','--largest','all'), '--largest is of no use'), (('flow','in','--kinds','map'), 'choose from flow, color, uncertainty'), (('flow','in/1.png','in/2.png','--suffixes','a','b'), 'both frames are given')])
+def test_command_mistakes_are_one_line(call, runs, words, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for k in ('flow','seg'): (tmp_path/k).symlink_to(runs/k)
+    film(tmp_path/'in', ['1','2']); film(tmp_path/'one', ['1']); film(tmp_path, ['wide'], (20,30))
+    code,out,err = call(words[0], *words[1:], '-o', 'out')
+    assert code==1 and text in err and err.count('\n')==1, out + err
+    assert not (tmp_path/'out').exists()
+
+def test_a_misspelt_option_gets_the_nearest(call):
+    code,out,err = call('a', 'b', '-o', 'c', '--submision', 'sintel')
+    assert code==2 and '--submission' in out + err
+
+def test_single_images_still_work(call, runs, tmp_path):
+    src = film(tmp_path/'in', ['1','2'])
+    code,_,err = call(runs/'seg', src, '-o', tmp_path/'out', '--bits', 16)
+    assert code==0 and made(tmp_path/'out')==['labels/1.png','labels/2.png','overlay/1.png','overlay/2.png'], err

@@ -39,12 +39,13 @@ if TYPE_CHECKING:
     from .flow_files import read_flow, write_flow
     from .flow_datasets import FlowPairs, FlowFolder, FramePairs, FlyingChairs, FlyingThings3D, Sintel, TartanAir, Spring, KITTI
     from .flow_augment import FlowAugment
+    from .mixtures import parse_mix, Mix
     from .tasks import Task, SegTask, DepthTask, FlowTask, MeanMetrics, CompletionTask, make_task, evaluate, read_full
     from .streams import derive_seed, derive_generator, Draws, draws_of, batches, stack
     from .checkpoints import pack_state, unpack_state, write_folder, settle, write_state, read_state, find_model, differences
     from .meter import clock, resident
     from .train import TrainConfig, read_config, make_optimizer, make_schedule, TrainResult, fit, resume, read_log, show_log, LiveCurve
-    from .recipes import presets, Recipe, get_preset, variants, change, recipe_variants, read_recipe, recipe_data, recipe_task, recipe_model, train_recipe
+    from .recipes import presets, Recipe, get_preset, variants, change, recipe_variants, read_recipe, recipe_data, recipe_task, recipe_model, recipe_augment, train_recipe
     from .predict import tile_offsets, tile_weights, head_reach, predict_bands, auto_rows, predict
     from .predictor import Prediction, Predictor, FolderReport
     from .flow_predict import flow_weights, predict_flow
@@ -91,12 +92,13 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'read_flow': 'flow_files', 'write_flow': 'flow_files',
     'FlowPairs': 'flow_datasets', 'FlowFolder': 'flow_datasets', 'FramePairs': 'flow_datasets', 'FlyingChairs': 'flow_datasets', 'FlyingThings3D': 'flow_datasets', 'Sintel': 'flow_datasets', 'TartanAir': 'flow_datasets', 'Spring': 'flow_datasets', 'KITTI': 'flow_datasets',
     'FlowAugment': 'flow_augment',
+    'parse_mix': 'mixtures', 'Mix': 'mixtures',
     'Task': 'tasks', 'SegTask': 'tasks', 'DepthTask': 'tasks', 'FlowTask': 'tasks', 'MeanMetrics': 'tasks', 'CompletionTask': 'tasks', 'make_task': 'tasks', 'evaluate': 'tasks', 'read_full': 'tasks',
     'derive_seed': 'streams', 'derive_generator': 'streams', 'Draws': 'streams', 'draws_of': 'streams', 'batches': 'streams', 'stack': 'streams',
     'pack_state': 'checkpoints', 'unpack_state': 'checkpoints', 'write_folder': 'checkpoints', 'settle': 'checkpoints', 'write_state': 'checkpoints', 'read_state': 'checkpoints', 'find_model': 'checkpoints', 'differences': 'checkpoints',
     'clock': 'meter', 'resident': 'meter',
     'TrainConfig': 'train', 'read_config': 'train', 'make_optimizer': 'train', 'make_schedule': 'train', 'TrainResult': 'train', 'fit': 'train', 'resume': 'train', 'read_log': 'train', 'show_log': 'train', 'LiveCurve': 'train',
-    'presets': 'recipes', 'Recipe': 'recipes', 'get_preset': 'recipes', 'variants': 'recipes', 'change': 'recipes', 'recipe_variants': 'recipes', 'read_recipe': 'recipes', 'recipe_data': 'recipes', 'recipe_task': 'recipes', 'recipe_model': 'recipes', 'train_recipe': 'recipes',
+    'presets': 'recipes', 'Recipe': 'recipes', 'get_preset': 'recipes', 'variants': 'recipes', 'change': 'recipes', 'recipe_variants': 'recipes', 'read_recipe': 'recipes', 'recipe_data': 'recipes', 'recipe_task': 'recipes', 'recipe_model': 'recipes', 'recipe_augment': 'recipes', 'train_recipe': 'recipes',
     'tile_offsets': 'predict', 'tile_weights': 'predict', 'head_reach': 'predict', 'predict_bands': 'predict', 'auto_rows': 'predict', 'predict': 'predict',
     'Prediction': 'predictor', 'Predictor': 'predictor', 'FolderReport': 'predictor',
     'flow_weights': 'flow_predict', 'predict_flow': 'flow_predict',

@@ -10,7 +10,7 @@ import json, os, shlex, subprocess, sys, warnings
 from dataclasses import dataclass, make_dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Union
+from typing import Annotated, Literal, Union
 import tyro
 from .doctor import Doctor
 
@@ -109,38 +109,83 @@ class Eval:
         return 0
 
 # %% ../nbs/20_cli.ipynb #5cbce686
+def _word(kind, name): return tyro.conf.Positional[Annotated[kind, tyro.conf.arg(metavar=name)]]
+
 @dataclass
 class Predict:
-    "Read an image, or all images in a folder, and write maps and pictures."
-    checkpoint:tyro.conf.Positional[str]               # Folder of a run, or of a checkpoint
-    source:tyro.conf.Positional[str]                   # Image, or folder of images
+    "Read an image, two frames, or a folder of them, and write maps, flow and pictures."
+    checkpoint:_word(str, 'CHECKPOINT')                # Folder of a run, or of a checkpoint
+    source:_word(str, 'SOURCE')                        # Image, or folder of images; flow: first frame, or a video
     out:Annotated[str, tyro.conf.arg(aliases=['-o'])]  # Folder to write to
-    kinds:tuple[str,...]=('map','overlay')             # What to write: map, overlay, color
+    second:_word(str|None, '[SECOND]')=None            # Flow: second frame, or folder of second frames
+    kinds:tuple[str,...]=()                            # What to write: map, overlay, color; flow, color, uncertainty
     mode:str='full'                                    # How to read: full, tile or resize
     size:tuple[int,int]|None=None                      # Tile, or small copy, in pixels (height width)
     overlap:float=.5                                   # Of neighbouring tiles
-    weights:str='uniform'                              # Of overlapping tiles
-    bits:int=16                                        # Of depth maps, 16 or 8
-    max_depth:float|None=None                          # Metres that depth is cut to; none = as in training
+    weights:str|None=None                              # Of overlapping tiles; none = uniform, for flow confidence
+    bits:int|None=None                                 # Depth: bits of the maps, 16 or 8; none = 16
+    max_depth:float|None=None                          # Depth: metres that it is cut to; none = as in training
+    suffixes:tuple[str,str]|None=None                  # Flow: ends of the names of both frames, such as _10 _11
+    format:str|None=None                               # Flow: .flo, .pfm, .png as in KITTI, .flo5 or .npy; none = .flo
+    largest:float|Literal['all']|None=None             # Flow: length in full colour; all = of all; none = of each
+    submission:str|None=None                           # Flow: sintel, kitti2015, kitti2012, spring; SOURCE is its root
     overwrite:bool=False                               # Replace files that are there
     device:str='auto'                                  # Where to compute
 
     def run(self)->int: # 0, or 1 if some images could not be read
         "Read and write"
         from winwin.checkpoints import find_model
-        from winwin.predictor import Predictor
-        p = Predictor(find_model(self.checkpoint), self.mode, self.size, self.overlap, self.weights, device=self.device,
-                      max_depth=self.max_depth)
-        src = Path(self.source)
-        if not src.is_dir():
-            for o in p(src).save(self.out, self.kinds, bits=self.bits, overwrite=self.overwrite): print(o)
-            return 0
-        with warnings.catch_warnings(): # the report says it
-            warnings.simplefilter('ignore')
-            report = p.folder(src, self.out, self.kinds, self.bits, self.overwrite)
-        print(f'{len(report.written)} files written to {self.out}, {len(report.skipped)} images were done before')
-        for k,v in report.failed.items(): print(f'{k}: {v}', file=sys.stderr)
-        return int(bool(report.failed))
+        from winwin.models import FlowModel
+        from winwin.predictor import _get_model
+        model = _get_model(find_model(self.checkpoint), self.device)
+        return (_predict_flow if isinstance(model, FlowModel) else _predict_images)(self, model)
+
+# %% ../nbs/20_cli.ipynb #10150483
+def _refuse(self, names, what):
+    "An error for options that were given and are of no use"
+    if bad := [n for n in names if getattr(self, n) not in (None,())]:
+        word = f'the second source {self.second}' if bad[0]=='second' else f'--{bad[0].replace("_", "-")}'
+        raise ValueError(f'{word} is of no use: {what}')
+
+def _predict_images(self, model):
+    from winwin.predictor import Predictor
+    _refuse(self, ('second','suffixes','format','largest','submission'), f'{self.checkpoint} is no flow model')
+    p = Predictor(model, self.mode, self.size, self.overlap, self.weights or 'uniform', max_depth=self.max_depth)
+    src,kinds,bits = Path(self.source),self.kinds or ('map','overlay'),self.bits or 16
+    if not src.is_dir(): return _say_files(p(src).save(self.out, kinds, bits=bits, overwrite=self.overwrite))
+    with warnings.catch_warnings(): # the report says it
+        warnings.simplefilter('ignore')
+        return _say_report(p.folder(src, self.out, kinds, bits, self.overwrite), self.out, 'images')
+
+def _predict_flow(self, model):
+    from winwin.flow_predictor import FlowPredictor
+    from winwin.submissions import write_submission
+    _refuse(self, ('bits','max_depth'), f'{self.checkpoint} is a flow model, which knows no depth')
+    p = FlowPredictor(model, self.mode, self.size, self.overlap, self.weights or 'confidence')
+    src,far,over = Path(self.source),self.largest,dict(overwrite=self.overwrite)
+    if not src.exists(): raise FileNotFoundError(f'there is no file or folder {src}')
+    how = dict(kinds=self.kinds or ('flow','color'), format=self.format or '.flo', **over)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        if self.submission:
+            _refuse(self, ('second','kinds','suffixes','format','largest'), 'a submission has its own names and files')
+            return _say_report(write_submission(p, src, self.out, self.submission, **over), self.out, 'pairs')
+        if src.is_dir(): return _say_report(p.folder(src, self.out, self.second, self.suffixes, largest=far, **how),
+                                            self.out, 'pairs')
+    if self.second is None: raise ValueError(f'{src} is one frame; give the second one too, or a folder of frames')
+    _refuse(self, ('suffixes',), 'both frames are given')
+    return _say_files(p(src, self.second).save(self.out, largest=None if far=='all' else far, **how))
+
+# %% ../nbs/20_cli.ipynb #71fccca0
+def _say_files(files):
+    for o in files: print(o)
+    return 0
+
+def _say_report(report, out, what):
+    print(f'{len(report.written)} files written to {out}, {len(report.skipped)} {what} were done before')
+    if then := getattr(report, 'then', ''): print(f'Then: {then}')
+    for k,v in report.failed.items(): print(f'{k}: {v}', file=sys.stderr)
+    return int(bool(report.failed))
 
 # %% ../nbs/20_cli.ipynb #06e69d01
 @dataclass
