@@ -183,6 +183,7 @@ def recipe_data(
     n = r.valid_images
     return data if train or len(data)<=n else _First(data, n)
 
+# %% ../nbs/13a_recipes.ipynb #76ddf5d4
 def _folder(r, train):
     "Sub-folder of a split, if the user's folders have one"
     name = 'train' if train else 'val'
@@ -209,6 +210,7 @@ def _streets(r, train):
     pair = dict(pair=True, motion=1. if r.motion is None else r.motion) if two else {}
     return _world(DrivingWorld, r, train, **pair)
 
+# %% ../nbs/13a_recipes.ipynb #d960ac03
 _sources = {
     'driving': _streets,
     'layered': lambda r,train: _world(LayeredFlow, r, train, max_motion=16. if r.motion is None else r.motion),
@@ -235,7 +237,7 @@ class _First(Dataset):
         if k=='data': raise AttributeError(k) # while being unpickled
         return getattr(self.data, k)
 
-# %% ../nbs/13a_recipes.ipynb #76ddf5d4
+# %% ../nbs/13a_recipes.ipynb #db3a213e
 def recipe_task(
     recipe:Recipe,        # Recipe
     data:Dataset=None,    # Its data, which knows the classes
@@ -268,6 +270,7 @@ def recipe_model(
     if r.weights: _start_from(model, r.weights)
     return model
 
+# %% ../nbs/13a_recipes.ipynb #5dbd6d16
 def recipe_augment(
     recipe:Recipe, # Recipe
     task:Task,     # Its task: one image, or two

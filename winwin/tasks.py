@@ -28,22 +28,11 @@ from .flow_metrics import FlowMetrics
 class Task:
     "Base of all tasks: one image, one map of answers"
     name,answer = '',''           # What it is called, and the key of its answer in an item
+    keys,inputs = (),('image',)   # What an item must have, and what of it the model gets to see
     score,higher = '',True        # The score that chooses the best checkpoint, and whether more of it is better
 
-    @property
-    def keys(self)->tuple[str,...]:
-        "What an item must have"
-        return 'image',self.answer
-
-    @property
-    def inputs(self)->tuple[str,...]:
-        "Which of `keys` the model gets to see"
-        return self.keys[:1]
-
-    def prepare(self,
-        item:dict, # One item of a dataset
-    )->dict[str,Tensor]: # What `keys` names
-        "What the task needs of an item"
+    def prepare(self, item:dict)->dict[str,Tensor]: # What `keys` names
+        "What the task needs of an item of a dataset"
         if lost := [k for k in self.keys if k not in item]:
             raise ValueError(f'there is no {lost[0]!r}, which the task {self.name} needs; it has {", ".join(item)}')
         return {k: item[k] for k in self.keys}
@@ -84,17 +73,12 @@ class Task:
         "Count the full maps (B,C,h,w) of some images"
         metrics.update(maps, batch[self.answer])
 
-    def better(self,
-        new:dict[str,float],      # Scores
-        old:dict[str,float]|None, # The best so far, if any
-    )->bool:
-        "Whether `new` beats `old`"
+    def better(self, new:dict[str,float], old:dict[str,float]|None)->bool:
+        "Whether the scores `new` beat `old`, the best so far, if any"
         if old is None: return True
         return new[self.score]>old[self.score] if self.higher else new[self.score]<old[self.score]
 
-    def describe(self)->dict:
-        "What a checkpoint should know, as JSON"
-        return dict(task=self.name)
+    def describe(self)->dict: return dict(task=self.name) # What a checkpoint should know, as JSON
 
 # %% ../nbs/12d_tasks.ipynb #59283195
 @dataclass
@@ -105,7 +89,7 @@ class SegTask(Task):
     ignore:int=255                           # Label without an answer
     label_smoothing:float=0.                 # Share of the target spread over all classes
     weight:Sequence[float]|None=None         # Weight of each class in the loss
-    name,answer,score,higher = 'seg','labels','mIoU',True
+    name,answer,score,higher,keys = 'seg','labels','mIoU',True,('image','labels')
 
     def compare(self, maps:list[Tensor], answer:Tensor, windows:Windows, patch:int)->Tensor:
         weight = None if self.weight is None else torch.tensor(self.weight)
@@ -121,7 +105,7 @@ class DepthTask(Task):
     kind:str='silog'                  # Loss, see `depth_loss`
     lam:float=.15                     # Price of a common factor in 'silog'
     max_depth:float|None=None         # Metres; what is farther is neither trained nor scored
-    name,answer,score,higher = 'depth','depth','abs_rel',False
+    name,answer,score,higher,keys = 'depth','depth','abs_rel',False,('image','depth')
 
     def compare(self, maps:list[Tensor], answer:Tensor, windows:Windows, patch:int)->Tensor:
         valid = None if self.max_depth is None else answer<=self.max_depth
