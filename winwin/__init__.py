@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .pretrained import temperatures, restore_temperatures, save_model, load_model
     from .attention import attention_sums, self_probability, attention_logits, attention_rows, attention_entropy, window_mass, attention_distance, distance_profile, TauSweep
     from .layers import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch, Seen, capture
-    from .matching import constant_attention, constant_self_probability, constant_tau, constant_height, Match, match_temperature
+    from .matching import constant_attention, constant_self_probability, constant_tau, constant_height, View, make_views, layer_means, Match, match_temperature
     from .losses import seg_loss, depth_loss
     from .flow_losses import FLOW_CHANNELS, laplacian_loss, flow_uncertainty, flow_loss, match_targets, match_loss
     from .metrics import DEPTH_SCORES, SegMetrics, show_confusion, DepthMetrics
@@ -74,7 +74,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'temperatures': 'pretrained', 'restore_temperatures': 'pretrained', 'save_model': 'pretrained', 'load_model': 'pretrained',
     'attention_sums': 'attention', 'self_probability': 'attention', 'attention_logits': 'attention', 'attention_rows': 'attention', 'attention_entropy': 'attention', 'window_mass': 'attention', 'attention_distance': 'attention', 'distance_profile': 'attention', 'TauSweep': 'attention',
     'attention_kinds': 'layers', 'attention_layers': 'layers', 'layer_tau': 'layers', 'set_layer_tau': 'layers', 'watch': 'layers', 'Seen': 'layers', 'capture': 'layers',
-    'constant_attention': 'matching', 'constant_self_probability': 'matching', 'constant_tau': 'matching', 'constant_height': 'matching', 'Match': 'matching', 'match_temperature': 'matching',
+    'constant_attention': 'matching', 'constant_self_probability': 'matching', 'constant_tau': 'matching', 'constant_height': 'matching', 'View': 'matching', 'make_views': 'matching', 'layer_means': 'matching', 'Match': 'matching', 'match_temperature': 'matching',
     'seg_loss': 'losses', 'depth_loss': 'losses',
     'FLOW_CHANNELS': 'flow_losses', 'laplacian_loss': 'flow_losses', 'flow_uncertainty': 'flow_losses', 'flow_loss': 'flow_losses', 'match_targets': 'flow_losses', 'match_loss': 'flow_losses',
     'DEPTH_SCORES': 'metrics', 'SegMetrics': 'metrics', 'show_confusion': 'metrics', 'DepthMetrics': 'metrics',
