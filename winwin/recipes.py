@@ -87,9 +87,10 @@ presets = {
                                      eval_every=1000)),
 }
 
-_layered = Recipe(model='winwin_flow_micro', data='layered', image_size=(160,256), images=4000, motion=64.,
-    relative=True, tied=True, match=1., flow_scale=16., windows2='4x7', flip=0., train=TrainConfig(task='flow',
-    windows='2x10', steps=1500, batch_size=8, lr=1e-3, warmup=100, layer_decay=None, beta2=.95, save_every=100))
+_layered = Recipe(model='winwin_flow_micro', head='linear', data='layered', image_size=(160,256), images=2000,
+    motion=32., relative=True, tied=True, match=1., flow_scale=16., windows2='4x7', flip=0.,
+    train=TrainConfig(task='flow', windows='2x10', steps=1500, batch_size=8, lr=1e-3, warmup=100, layer_decay=None,
+                      beta2=.95, save_every=100))
 
 presets |= {
     'flow-layered': _layered,
@@ -98,8 +99,8 @@ presets |= {
     'pretrain': Recipe(model='winwin_pretrain_base', data='pairs-folder', valid_images=200, flip=0.,
         train=TrainConfig(task='pretrain', windows='crop:14', steps=100000, batch_size=32, lr=1.5e-4, warmup=5000,
                           layer_decay=None, beta2=.95, workers=8, eval_every=5000, save_every=1000, log_every=50)),
-    'pretrain-driving': replace(_layered, model='winwin_pretrain_micro', data='driving', image_size=(192,320),
-        motion=1., train=replace(_layered.train, task='pretrain', windows='full')),
+    'pretrain-driving': replace(_layered, model='winwin_pretrain_micro', head=None, data='driving',
+        image_size=(192,320), motion=1., train=replace(_layered.train, task='pretrain', windows='full')),
 }
 
 def get_preset(

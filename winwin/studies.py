@@ -55,7 +55,21 @@ def _baselines_study():
     return Study('baselines-seg', 'the baselines of the paper, mIoU', get_preset('driving-seg'),
                  {k: v[k] for k in names}, reads={'crop': ('full','tile','resize')}, seeds=(0,))
 
-studies = {s.name: s for s in (_windows_study('seg', 'mIoU'), _windows_study('depth', 'abs-rel'), _baselines_study())}
+def _guidance_study():
+    same = dict(windows2=None, guide='same')
+    cases = {'guided': dict(windows='2x10', windows2='4x7'), 'same windows': dict(windows='2x10', **same),
+             'one window': dict(windows='1x14', **same)}
+    return Study('flow-guidance', "where frame 2 looks, the order of the paper's Table 3, EPE in pixels",
+                 change(get_preset('flow-layered'), motion=80., steps=1000), cases) # a window is 80 pixels wide
+
+def _scratch_study():
+    cases = {'both': {}, 'match loss only': dict(relative=False), 'relative values only': dict(match=0.),
+             'neither': dict(relative=False, match=0.)}
+    return Study('flow-scratch', 'match loss and relative values, alone and together, EPE in pixels',
+                 get_preset('flow-layered'), cases, seeds=(0,))
+
+studies = {s.name: s for s in (_windows_study('seg', 'mIoU'), _windows_study('depth', 'abs-rel'), _baselines_study(),
+                               _guidance_study(), _scratch_study())}
 
 def get_study(
     name:str, # One of `studies`
@@ -130,11 +144,11 @@ def collect_study(
 # %% ../nbs/19_studies.ipynb #e0932bcb
 def summarize(
     results:list[dict],       # From `run_study`
-    score:str|None=None,      # Score; none = mIoU in percent, or abs_rel
+    score:str|None=None,      # Score; none = mIoU in percent, abs_rel or EPE
 )->list[dict]: # One row per case and way of reading
     "Mean, spread and difference to the first case"
     if not results: raise ValueError('there are no results yet')
-    score = score or next(k for k in ('mIoU','abs_rel') if k in next(iter(results[0]['scores'].values())))
+    score = score or next(k for k in ('mIoU','abs_rel','EPE') if k in next(iter(results[0]['scores'].values())))
     unit = 100 if score=='mIoU' else 1
     values = {}
     for r in results:
@@ -155,7 +169,7 @@ def report(
 )->str: # A table
     "Results as text"
     rows = summarize(results, score)
-    digits = 1 if rows[0]['score']=='mIoU' else 4
+    digits = dict(mIoU=1, EPE=2).get(rows[0]['score'], 4)
     wide = max(len(f'{r["case"]}, {r["read"]}') for r in rows)
     head = f'{rows[0]["score"]:<{wide}}{"mean":>9}{"std":>8}{"to first":>10}{"cpu s":>8}   each seed'
     num = lambda x,w,d,sign='': ' '*(w-1)+'-' if x is None else f'{x:{sign}{w}.{d}f}'
