@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from .guidance import guide_methods, bin_flow, perturb_map, best_windows, guide_windows, match_coverage, show_guidance
     from .completion import CompletionModel, completion_loss, complete
     from .models import DenseModel, FlowModel, list_models, create_model
+    from .croco_files import read_checkpoint, literal_kwargs, CrocoFile, read_croco, croco_arguments
+    from .croco import croco_names, to_croco, load_croco, fill_model
     from .pretrained import temperatures, restore_temperatures, save_model, load_model
     from .attention import attention_sums, self_probability, attention_logits, attention_rows, attention_entropy, window_mass, attention_distance, distance_profile, TauSweep
     from .layers import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch, Seen, capture
-    from .matching import constant_attention, constant_self_probability, constant_tau, constant_height, View, make_views, layer_means, Match, match_temperature
+    from .constant import constant_attention, constant_self_probability, constant_tau, constant_height
     from .losses import seg_loss, depth_loss
     from .flow_losses import FLOW_CHANNELS, laplacian_loss, flow_uncertainty, flow_loss, match_targets, match_loss
     from .metrics import DEPTH_SCORES, SegMetrics, show_confusion, DepthMetrics
@@ -71,10 +73,12 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'guide_methods': 'guidance', 'bin_flow': 'guidance', 'perturb_map': 'guidance', 'best_windows': 'guidance', 'guide_windows': 'guidance', 'match_coverage': 'guidance', 'show_guidance': 'guidance',
     'CompletionModel': 'completion', 'completion_loss': 'completion', 'complete': 'completion',
     'DenseModel': 'models', 'FlowModel': 'models', 'list_models': 'models', 'create_model': 'models',
+    'read_checkpoint': 'croco_files', 'literal_kwargs': 'croco_files', 'CrocoFile': 'croco_files', 'read_croco': 'croco_files', 'croco_arguments': 'croco_files',
+    'croco_names': 'croco', 'to_croco': 'croco', 'load_croco': 'croco', 'fill_model': 'croco',
     'temperatures': 'pretrained', 'restore_temperatures': 'pretrained', 'save_model': 'pretrained', 'load_model': 'pretrained',
     'attention_sums': 'attention', 'self_probability': 'attention', 'attention_logits': 'attention', 'attention_rows': 'attention', 'attention_entropy': 'attention', 'window_mass': 'attention', 'attention_distance': 'attention', 'distance_profile': 'attention', 'TauSweep': 'attention',
     'attention_kinds': 'layers', 'attention_layers': 'layers', 'layer_tau': 'layers', 'set_layer_tau': 'layers', 'watch': 'layers', 'Seen': 'layers', 'capture': 'layers',
-    'constant_attention': 'matching', 'constant_self_probability': 'matching', 'constant_tau': 'matching', 'constant_height': 'matching', 'View': 'matching', 'make_views': 'matching', 'layer_means': 'matching', 'Match': 'matching', 'match_temperature': 'matching',
+    'constant_attention': 'constant', 'constant_self_probability': 'constant', 'constant_tau': 'constant', 'constant_height': 'constant',
     'seg_loss': 'losses', 'depth_loss': 'losses',
     'FLOW_CHANNELS': 'flow_losses', 'laplacian_loss': 'flow_losses', 'flow_uncertainty': 'flow_losses', 'flow_loss': 'flow_losses', 'match_targets': 'flow_losses', 'match_loss': 'flow_losses',
     'DEPTH_SCORES': 'metrics', 'SegMetrics': 'metrics', 'show_confusion': 'metrics', 'DepthMetrics': 'metrics',

@@ -119,10 +119,11 @@ def make_shape(
 @dataclass
 class Layer:
     "A textured shape that moves; without a shape it fills everything"
-    texture:Tensor     # Image (3,h,w)
-    stick:Tensor       # (2,2) takes pixels from the middle of the layer to pixels from the middle of the texture
-    motion:Motion      # Where its points go
-    shape:Shape|None   # Its outline in the first frame
+    texture:Tensor          # Image (3,h,w)
+    stick:Tensor            # (2,2) takes pixels from the middle of the layer to pixels from the middle of the texture
+    motion:Motion           # Where its points go
+    shape:Shape|None=None   # Its outline in the first frame
+    rim:Tensor|None=None    # Points (2,n) on that outline
 
     def paint(self, p:Tensor)->Tensor:
         "Colours (3,N) of the points `p` (2,N) of the first frame; the texture is mirrored beyond its border"
@@ -133,8 +134,7 @@ class Layer:
     def box(self, size:tuple[int,int], moment:int)->tuple[slice,slice]:
         "Rows and columns of the frame that the layer may touch"
         if self.shape is None: return slice(0, size[0]),slice(0, size[1])
-        rim = self.shape.outline()
-        if moment: rim = self.motion(rim)
+        rim = self.motion(self.rim) if moment else self.rim
         extra = 3+.02*(rim.amax(1)-rim.amin(1)).max() # the outline between two of its points
         lo,hi = (rim.amin(1)-extra).floor().int().tolist(),(rim.amax(1)+extra).ceil().int().tolist()
         return tuple(slice(min(max(a, 0), n), min(max(b, 0), n)) for a,b,n in zip(lo[::-1], hi[::-1], size))
@@ -157,14 +157,15 @@ def make_layers(
     order = np.argsort([-torch.linalg.det(s.axes).item()*4**rng.uniform(-1, 1) for s in shapes])
     for shape in [None,*(shapes[i] for i in order)]:
         centre = (W/2,H/2) if shape is None else shape.centre[:,0].tolist()
-        radius = math.hypot(H, W)/2 if shape is None else (shape.outline()-shape.centre).norm(dim=0).max().item()+1
+        rim = None if shape is None else shape.outline()
+        radius = math.hypot(H, W)/2 if shape is None else (rim-shape.centre).norm(dim=0).max().item()+1
         m = make_motion(rng, centre, radius, max_motion*rng.uniform(), rotation, scale, deform, device)
         n = (H+8,W+8) if shape is None else (int(2*radius+8),)*2
         a = rng.uniform(-.05, .05) if shape is None else rng.uniform(-math.pi, math.pi)
         stick = torch.tensor([[math.cos(a),-math.sin(a)],[math.sin(a),math.cos(a)]], device=device)*rng.uniform(.8, 1)
         k = max(min(size)/160, 1)**rng.uniform()
         tex = make_texture(rng, n, scale=k, device=device) if photos is None else photos.cut(rng, n, device)
-        out.append(Layer(tex, stick, m, shape))
+        out.append(Layer(tex, stick, m, shape, rim))
     return out
 
 # %% ../nbs/10f_layered.ipynb #48fed684
@@ -229,5 +230,6 @@ def relight(
         y,x = (torch.linspace(-1, 1, n, device=img.device) for n in (H,W))
         shade = gain + .5*(rest[0]*x + rest[1]*y[:,None]) + .3*t(rest[2:])[:,None,None]
         img = img.clamp(min=1e-4)**math.exp(power)*shade.exp()
-    if noise: img = img + noise*torch.from_numpy(rng.standard_normal(img.shape, dtype=np.float32)).to(img.device)
+    grain = torch.Generator().manual_seed(int(rng.integers(2**62)))
+    if noise: img = img + noise*torch.randn(img.shape, generator=grain).to(img.device)
     return (img.clamp(0, 1)*255).round()/255

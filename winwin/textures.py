@@ -40,11 +40,13 @@ def _palette(rng, n=5):
     v = np.linspace(rng.uniform(.08,.3), rng.uniform(.8,1), n)
     return hsv_to_rgb(np.stack([h%1, s.clip(0, 1), v], -1))
 
+def _look_up(table, i): return table.index_select(1, i.flatten()).view(-1, *i.shape) # (n,N) at (H,W): (n,H,W)
+
 def _ramp(t, palette):
     "Colours (3,H,W) for `t` (H,W): 0 is the first of the palette, 1 the last"
     at = np.linspace(0, 1, 256)
     lut = np.stack([np.interp(at, np.linspace(0, 1, len(c)), c) for c in palette.T]).astype(np.float32)
-    return torch.from_numpy(lut).to(t.device)[:,(t.clamp(0, 1)*255).long()]
+    return _look_up(torch.from_numpy(lut).to(t.device), (t.clamp(0, 1)*255).int())
 
 def _turned(rng, size, device):
     "Coordinates (H,W) along and across a random direction"
@@ -55,7 +57,7 @@ def _turned(rng, size, device):
 def _cells(rng, u, v):
     "Four random numbers (4,H,W) per unit cell"
     T = torch.from_numpy(rng.random((4,64*64), dtype=np.float32)).to(u.device)
-    return T[:,(u.floor().int()&63)|((v.floor().int()&63)<<6)]
+    return _look_up(T, (u.floor().int()&63)|((v.floor().int()&63)<<6))
 
 # %% ../nbs/10e_textures.ipynb #9f41aae8
 def _stone(rng, size, palette, k, device):
