@@ -73,3 +73,15 @@ def test_every_preset_survives_a_checkpoint():
     import json
     from dataclasses import asdict
     for name,r in presets.items(): assert read_recipe(json.loads(json.dumps(asdict(r))))==r, name
+
+def test_several_sets_as_one(tmp_path):
+    r = change(get_preset('flow-layered'), **small | dict(data='2*layered + driving', valid='driving', windows2='4x2',
+               motion=2., root=str(tmp_path)))
+    data,valid = recipe_data(r),recipe_data(r, 'valid')
+    assert len(data)==2*4+4 and len(valid)==2 and type(valid).__name__=='DrivingWorld'
+    assert {p.name for p in tmp_path.iterdir()}<={'layered','driving'}
+    assert train_recipe(r, progress=False).scores['EPE']>0
+    with pytest.raises(ValueError, match='layered'): recipe_data(change(r, data='2*layred'))
+    with pytest.raises(ValueError, match='needs root'): recipe_data(get_preset('flow-sintel'))
+    with pytest.raises(FileNotFoundError, match='sintel'):
+        recipe_data(change(get_preset('flow-sintel'), root=str(tmp_path)))

@@ -19,6 +19,7 @@ from .worlds import DrivingWorld, LayeredFlow
 from .datasets import BDD100K, NYUv2, Augment, DepthFolder, SegFolder
 from .flow_datasets import KITTI, FlowFolder, FlyingChairs, FlyingThings3D, FramePairs, Sintel, Spring, TartanAir
 from .flow_augment import FlowAugment
+from .mixtures import Mix
 from .tasks import Task, make_task
 from .train import TrainConfig, TrainResult, fit, read_config, resume
 
@@ -32,7 +33,8 @@ class Recipe:
     local_window:int|None=None            # Side of the tiles of local attention, in tokens (ViT-Det); none = global
     global_blocks:tuple[int,...]=()       # With `local_window`: blocks that look everywhere
     weights:str|None=None                 # Folder of `save_model` to start from; none = fresh weights
-    data:str='driving'                    # One of `sources`
+    data:str='driving'                    # Name of the data, or of several pairs: '40*sintel + 4*chairs'
+    valid:str|None=None                   # Name of the data to evaluate on; none = the held-out part of `data`
     root:str|None=None                    # Folder or file of the data; a cache for 'driving' and 'layered'
     classes:tuple[str,...]=()             # Class names of a 'seg-folder'
     images_in:str='images'                # Your folder: the folder of images in it
@@ -87,15 +89,27 @@ presets = {
                                      eval_every=1000)),
 }
 
+# %% ../nbs/13a_recipes.ipynb #6a249b12
 _layered = Recipe(model='winwin_flow_micro', head='linear', data='layered', image_size=(160,256), images=2000,
     motion=32., relative=True, tied=True, match=1., flow_scale=16., windows2='4x7', flip=0.,
     train=TrainConfig(task='flow', windows='2x10', steps=1500, batch_size=8, lr=1e-3, warmup=100, layer_decay=None,
                       beta2=.95, save_every=100))
 
+_pairs = TrainConfig(task='flow', steps=10000, batch_size=8, lr=1e-4, min_lr=1e-6, warmup=500, layer_decay=None,
+                     beta2=.95, workers=8, eval_every=5000, save_every=500, log_every=50)
+_moves = dict(valid_images=1000, scale=(.87,1.41), flip=.5, flip_y=.1, jitter=1.)
+
 presets |= {
     'flow-layered': _layered,
     'flow-driving': replace(_layered, data='driving', image_size=(192,320), motion=1., windows2='4x8',
                             train=replace(_layered.train, windows='2x11')),
+    'flow-sintel': Recipe(model='winwin_flow_base', data='40*sintel + 40*sintel-final + 4*things + 4*chairs',
+        valid='sintel', frame=(432,1024), windows2='4x11', **_moves, train=replace(_pairs, windows='2x16', steps=375000,
+                                                                                warmup=3750)),
+    'flow-spring': Recipe(model='winwin_flow_base', data='spring', windows2='4x22', **_moves,
+                          train=replace(_pairs, windows='2x32', steps=39000, warmup=2440)),
+    'flow-folder': Recipe(model='winwin_flow_base', data='flow-folder', windows2='4x11', **_moves,
+                          train=replace(_pairs, windows='2x16')),
     'pretrain': Recipe(model='winwin_pretrain_base', data='pairs-folder', valid_images=200, flip=0.,
         train=TrainConfig(task='pretrain', windows='crop:14', steps=100000, batch_size=32, lr=1.5e-4, warmup=5000,
                           layer_decay=None, beta2=.95, workers=8, eval_every=5000, save_every=1000, log_every=50)),
@@ -178,11 +192,25 @@ def recipe_data(
     "The images of a recipe"
     r,train = recipe,split=='train'
     if split not in ('train','valid'): raise ValueError(f"split {split!r}; take 'train' or 'valid'")
-    if r.data not in _sources: raise ValueError(f'data {r.data!r} is unknown; use {", ".join(_sources)}')
-    if r.data not in _made and r.root is None: raise ValueError(f'data {r.data!r} needs root, the place where it is')
-    data = _sources[r.data](r, train)
+    name = r.data if train else r.valid or r.data
+    data = _mixture(r, name, train) if _is_mixture(r.data) else _open(r, name, train)
     n = r.valid_images
     return data if train or len(data)<=n else _First(data, n)
+
+# %% ../nbs/13a_recipes.ipynb #496f016f
+def _open(r, name, train):
+    "One source of a recipe"
+    if name not in _sources: raise ValueError(f'data {name!r} is unknown; use {", ".join(_sources)}')
+    if name not in _made and r.root is None: raise ValueError(f'data {name!r} needs root, the place where it is')
+    return _sources[name](r, train)
+
+def _is_mixture(name): return any(o in name for o in '+*@')
+
+def _mixture(r, name, train):
+    "Several sources: the data of each in a folder of `root` that has its name"
+    place = lambda k: replace(r, root=None if r.root is None else str(Path(r.root)/k))
+    if _is_mixture(name): return Mix(name, {k: lambda k=k: _open(place(k), k, train) for k in _sources}, r.train.seed)
+    return _open(place(name), name, train)
 
 # %% ../nbs/13a_recipes.ipynb #76ddf5d4
 def _folder(r, train):
@@ -224,7 +252,9 @@ _sources = {
     'flow-folder': lambda r,train: FlowFolder(_part(r, train), *_in(r, 'flow'), suffix=r.suffix),
     'chairs': lambda r,train: FlyingChairs(r.root, 'train' if train else 'val'),
     'things': lambda r,train: FlyingThings3D(r.root, 'train' if train else 'test'),
+    'things-final': lambda r,train: FlyingThings3D(r.root, 'train' if train else 'test', 'final'),
     'sintel': lambda r,train: Sintel(r.root, 'subtrain' if train else 'subval'),
+    'sintel-final': lambda r,train: Sintel(r.root, 'subtrain' if train else 'subval', 'final'),
     'tartanair': lambda r,train: TartanAir(r.root),
     'spring': lambda r,train: Spring(r.root, 'subtrain' if train else 'subval'),
     'kitti': lambda r,train: KITTI(r.root, 'subtrain' if train else 'subval')}
