@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np, torch, torch.nn.functional as F
 from torch import Tensor
 from torchvision.transforms.functional import Image # Pillow's, which torchvision requires
-from matplotlib.colors import hsv_to_rgb
 
 # %% ../nbs/10e_textures.ipynb #cc1c9ece
 def relief(
@@ -34,6 +33,7 @@ def relief(
 # %% ../nbs/10e_textures.ipynb #416e53e4
 def _palette(rng, n=5):
     "Colours (n,3) from dark to light: hues that are neighbours, and sometimes one opposite"
+    from matplotlib.colors import hsv_to_rgb
     hue,spread = rng.random(),rng.choice([.03,.08,.2])
     h,s = hue+spread*rng.standard_normal(n),rng.uniform(.05,.6)+.12*rng.standard_normal(n)
     if rng.random()<.4: h[rng.integers(n)] = hue+.5
