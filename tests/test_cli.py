@@ -138,3 +138,18 @@ def test_a_broken_folder_is_listed_in_full(call, tmp_path):
 def test_studies_are_listed(call):
     code, out, _ = call('study')
     assert code==0 and 'windows-seg' in out and 'two windows' in out
+
+def test_flow_from_training_to_files(call, tmp_path):
+    "Train on pairs, go on from pretraining, score and predict, all from the shell"
+    small = ['--image-size','64','96', '--images','4', '--valid-images','2', '--batch-size','2', '--steps','2', '--root', str(tmp_path/'pairs')]
+    code, out, _ = call('train', 'pretrain-driving', *small, '--out', str(tmp_path/'pre'))
+    assert code == 0 and 'mean squared error of hidden patches' in out and '--weights' in out
+    code, out, _ = call('train', 'flow-driving', *small, '--windows','2x3', '--windows2','4x2', '--out', str(tmp_path/'run'), '--weights', str(tmp_path/'pre/best'))
+    assert code == 0 and 'EPE' in out and 'A.png B.png' in out
+    code, out, _ = call('eval', str(tmp_path/'run'), '--json')
+    full = json.loads(out)
+    assert code == 0 and full['images'] == 2
+    logged = [json.loads(o) for o in (tmp_path/'run/log.jsonl').read_text().splitlines()][-1]['eval']
+    assert full['scores']['EPE'] == pytest.approx(logged['EPE'], rel=1e-5)
+    code, out, _ = call('eval', str(tmp_path/'run'), '--mode', 'tile', '--size', '32', '48')
+    assert code == 0 and 'mode tile' in out and 'EPE' in out

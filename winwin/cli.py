@@ -57,8 +57,13 @@ def _train(args):
     task = recipe.train.task
     if result.scores: print(_table(task, result.scores))
     print(f'{job.out}/best and {job.out}/last are the checkpoints, {job.out}/log.jsonl is the log.\n'
-          f'Next: winwin predict {job.out} IMAGES -o OUT')
+          f'Next: {_next(task, job.out)}')
     return 0
+
+def _next(task, out):
+    "What to do with a run"
+    if task=='pretrain': return f'winwin train flow-folder --root FOLDER --weights {out}/best'
+    return f'winwin predict {out} {"A.png B.png" if task=="flow" else "IMAGES"} -o OUT'
 
 def _check_files(recipe):
     "Problems of the files of a recipe, printed; their number"
@@ -69,8 +74,11 @@ def _check_files(recipe):
 
 def _table(task, scores):
     "Scores as text"
+    from winwin.flow_metrics import FlowMetrics
     from winwin.metrics import DepthMetrics, SegMetrics
     if task=='depth': return DepthMetrics().table(scores)
+    if task=='flow': return FlowMetrics().table(scores)
+    if task=='pretrain': return f'{scores["mse"]:.4f} mean squared error of hidden patches'
     names = [k.removeprefix('IoU/') for k in scores if k.startswith('IoU/')]
     return SegMetrics(len(names), names).table(scores)
 
@@ -92,6 +100,7 @@ class Eval:
         from functools import partial
         from winwin.bench import pick_device
         from winwin.checkpoints import find_model
+        from winwin.flow_predict import predict_flow
         from winwin.predict import predict
         from winwin.pretrained import load_model
         from winwin.recipes import change, read_recipe, recipe_data, recipe_task
@@ -102,7 +111,9 @@ class Eval:
         over = {k: v for k,v in dict(root=self.root, valid_images=self.images).items() if v is not None}
         recipe = change(read_recipe(said['recipe']), **over)
         data = recipe_data(recipe, 'valid')
-        read = partial(predict, mode=self.mode, size=self.size, overlap=self.overlap)
+        if (kind := recipe.train.task)=='pretrain': read = None
+        else: read = partial(predict_flow if kind=='flow' else predict, mode=self.mode, size=self.size,
+                             overlap=self.overlap)
         scores = evaluate(model, data, recipe_task(recipe, data), read, progress=not self.json)
         if self.json: print(json.dumps(dict(images=len(data), mode=self.mode, scores=scores), indent=1))
         else: print(f'{len(data)} images, mode {self.mode}\n{_table(recipe.train.task, scores)}')
@@ -245,6 +256,7 @@ class BenchCommand:
 
     def run(self)->int: # 0, or 2 for a name that does not exist
         "Run the benchmarks and print their results"
+        import winwin.flow_bench # adds its benchmarks
         from winwin.bench import benches, report_bench, run_bench
         if not self.names:
             for b in benches.values(): print(f'{b.name:<14}{b.about}')
