@@ -54,13 +54,17 @@ class Draws(Dataset):
         i = self.index(draw)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(self.seed, 1, draw)) # for a dataset's own transform, and for ours
-            item = self.data[i] if self.prepare is None else self.prepare(self.data[i])
+            item = _pick(self.data, i, draw//len(self.data))
+            if self.prepare is not None: item = self.prepare(item)
             if lost := [k for k in self.keys if k not in item]:
                 raise ValueError(f'item {i} has no {lost[0]!r}, which the task needs; it has {", ".join(item)}')
             item = {k: item[k] for k in self.keys}
             if self.size is not None: item = resize_item(item, self.size)
             if self.transform is not None: item = self.transform(item)
         return fit_to_patches(item, self.patch, self.ignore) | dict(index=torch.tensor(i), draw=torch.tensor(draw))
+
+# %% ../nbs/12e_streams.ipynb #87d1c012
+def _pick(data, i, epoch): return data.at(i, epoch) if hasattr(data, 'at') else data[i] # a `Mix` knows epochs
 
 # %% ../nbs/12e_streams.ipynb #0cecfcdb
 def draws_of(

@@ -60,7 +60,7 @@ def _guidance_study():
     cases = {'guided': dict(windows='2x10', windows2='4x7'), 'same windows': dict(windows='2x10', **same),
              'one window': dict(windows='1x14', **same)}
     return Study('flow-guidance', "where frame 2 looks, the order of the paper's Table 3, EPE in pixels",
-                 change(get_preset('flow-layered'), motion=80., steps=1000), cases) # a window is 80 pixels wide
+                 change(get_preset('flow-layered'), motion=80., steps=800), cases) # a window is 80 pixels wide
 
 def _scratch_study():
     cases = {'both': {}, 'match loss only': dict(relative=False), 'relative values only': dict(match=0.),
