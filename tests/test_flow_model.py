@@ -1,35 +1,19 @@
 "The model of two frames: the released numbers, windows of either frame in any order, gradients, saving."
 import pytest, torch
-from test_croco import encoder, error, expected, files, flow_head, kw, ours, under # fixtures among them
-from winwin.decoder import CrossAttention, Decoder
-from winwin.models import FlowModel, create_model, list_models
+from test_croco import error, expected, files, plain # fixtures among them
+from winwin.croco import load_croco
+from winwin.decoder import Decoder
+from winwin.models import create_model
 from winwin.pretrained import load_model, save_model
-from winwin.rope import half_to_pairs
-from winwin.tokens import pad_to_patches
-from winwin.vit import ViT
 from winwin.windows import Windows, sample_windows
 
 def seeded(n=0): return torch.Generator().manual_seed(n)
 
-def decoder(sd):
-    "Our decoder with the weights of a CroCo file"
-    d = Decoder(kw['enc_embed_dim'], kw['dec_embed_dim'], kw['dec_depth'], kw['dec_num_heads'])
-    new = {}
-    for k,v in sd.items():
-        if not k.startswith(('decoder_embed.','dec_blocks.','dec_norm.')): continue
-        if '.attn.qkv.' in k: v = ours(v, d.num_heads)
-        if '.projq.' in k or '.projk.' in k: v = half_to_pairs(v, d.num_heads)
-        new[k.replace('decoder_embed.', 'embed.').replace('dec_blocks.', 'blocks.').replace('dec_norm.', 'norm.')] = v
-    d.load_state_dict(new)
-    return d
-
 @pytest.mark.parametrize('full', [False,True])
 def test_released_numbers(files, expected, full):
     "Encoder, decoder and DPT head as one model reproduce CroCo-Flow's output"
-    sd = files['flow']['model']
-    model = FlowModel(encoder(sd), decoder(sd), flow_head(sd, 'listed')[0], mean=(0,0,0), std=(1,1,1)).eval()
     w = Windows.full((6,8)) if full else None
-    with torch.no_grad(): out, = model(expected['img1'], expected['img2'], w, w)
+    with torch.no_grad(): out, = plain(load_croco(files['flow']))(expected['img1'], expected['img2'], w, w)
     assert error(out, expected['flow_out'])<1e-4
 
 def test_parameters_of_the_base_model():

@@ -11,19 +11,21 @@ if TYPE_CHECKING:
     from .windows import Windows, window_mask, free_corners, sample_windows, sample_tokens, random_sizes, crop_windows, show_windows, distance_histogram, seen_neighbours
     from .schemes import Scheme, parse_scheme, present
     from .tokens import patch_view, patchify, unpatchify, pad_to_patches, unpad, gather_tokens, scatter_tokens, PatchEmbed, check_windows
-    from .rope import rope_table, apply_rope, rotate_pairs, half_to_pairs, pairs_to_half, sincos_pos
-    from .vit import vit_sizes, attend, Attention, rotate_back, gelu, Mlp, Block, to_tiles, from_tiles, attend_locally, ViT, run_blocks, init_weights
+    from .rope import rope_table, apply_rope, rotate_pairs, half_to_pairs, pairs_to_half, sincos_pos, trained_grid
+    from .vit import vit_sizes, attend, Attention, rotate_back, gelu, Mlp, Block, to_tiles, from_tiles, attend_locally, ViT, run_blocks, image_statistics, init_weights
     from .heads import Head, LinearHead, ConvNeXtBlock, ConvNeXtHead, ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks, DecoupledDPTHead
     from .decoder import CrossAttention, DecoderBlock, Decoder
     from .guidance import guide_methods, bin_flow, perturb_map, best_windows, guide_windows, match_coverage, show_guidance
     from .completion import CompletionModel, completion_loss, complete
-    from .models import DenseModel, FlowModel, list_models, create_model
+    from .models import DenseModel, FlowModel, Unfilled, list_models, create_model
     from .croco_files import read_checkpoint, literal_kwargs, CrocoFile, read_croco, croco_arguments
     from .croco import croco_names, to_croco, load_croco, fill_model
     from .pretrained import temperatures, restore_temperatures, save_model, load_model
     from .attention import attention_sums, self_probability, attention_logits, attention_rows, attention_entropy, window_mass, attention_distance, distance_profile, TauSweep
     from .layers import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch, Seen, capture
     from .constant import constant_attention, constant_self_probability, constant_tau, constant_height
+    from .views import View, make_views, layer_means
+    from .matching import Match, match_temperature
     from .losses import seg_loss, depth_loss
     from .flow_losses import FLOW_CHANNELS, laplacian_loss, flow_uncertainty, flow_loss, match_targets, match_loss
     from .metrics import DEPTH_SCORES, SegMetrics, show_confusion, DepthMetrics
@@ -56,8 +58,9 @@ if TYPE_CHECKING:
     from .bench import benches, compare, ratio, Bench, register, run_bench, gemm, cpu_share, pick_device, judge, peak_memory, PlainViT, vit_flops, report_bench
     from .pages import Html, html_text, html_code, png_uri, html_picture, html_gallery, html_columns, html_drawing, html_table, html_bar, html_numbers, HtmlPage, html_legend
     from .doctor import Check, check_versions, check_pairing, check_device, check_bf16, check_forward, Doctor
-    from .panels import Panels, SegPanels, DepthPanels, window_picture, loss_drawing, scene_pictures, reading_pictures
+    from .panels import Panels, SegPanels, DepthPanels, window_picture, draw_picture, loss_drawing, read_images, scene_pictures, reading_pictures
     from .demo_report import demo_page
+    from .flow_panels import FlowPanels
     from .studies import studies, Study, get_study, run_study, read_study, collect_study, summarize, report
     from .demo import demos, DemoPlan, get_demo, render_scenes, training_step, step_costs, pick_threads, fit_budget, train_demo, readings, compare_readings, run_demo
     from .cli import Command, Train, parse_train, Eval, Predict, Demo, StudyCommand, BenchCommand, main
@@ -66,19 +69,21 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'Windows': 'windows', 'window_mask': 'windows', 'free_corners': 'windows', 'sample_windows': 'windows', 'sample_tokens': 'windows', 'random_sizes': 'windows', 'crop_windows': 'windows', 'show_windows': 'windows', 'distance_histogram': 'windows', 'seen_neighbours': 'windows',
     'Scheme': 'schemes', 'parse_scheme': 'schemes', 'present': 'schemes',
     'patch_view': 'tokens', 'patchify': 'tokens', 'unpatchify': 'tokens', 'pad_to_patches': 'tokens', 'unpad': 'tokens', 'gather_tokens': 'tokens', 'scatter_tokens': 'tokens', 'PatchEmbed': 'tokens', 'check_windows': 'tokens',
-    'rope_table': 'rope', 'apply_rope': 'rope', 'rotate_pairs': 'rope', 'half_to_pairs': 'rope', 'pairs_to_half': 'rope', 'sincos_pos': 'rope',
-    'vit_sizes': 'vit', 'attend': 'vit', 'Attention': 'vit', 'rotate_back': 'vit', 'gelu': 'vit', 'Mlp': 'vit', 'Block': 'vit', 'to_tiles': 'vit', 'from_tiles': 'vit', 'attend_locally': 'vit', 'ViT': 'vit', 'run_blocks': 'vit', 'init_weights': 'vit',
+    'rope_table': 'rope', 'apply_rope': 'rope', 'rotate_pairs': 'rope', 'half_to_pairs': 'rope', 'pairs_to_half': 'rope', 'sincos_pos': 'rope', 'trained_grid': 'rope',
+    'vit_sizes': 'vit', 'attend': 'vit', 'Attention': 'vit', 'rotate_back': 'vit', 'gelu': 'vit', 'Mlp': 'vit', 'Block': 'vit', 'to_tiles': 'vit', 'from_tiles': 'vit', 'attend_locally': 'vit', 'ViT': 'vit', 'run_blocks': 'vit', 'image_statistics': 'vit', 'init_weights': 'vit',
     'Head': 'heads', 'LinearHead': 'heads', 'ConvNeXtBlock': 'heads', 'ConvNeXtHead': 'heads', 'ResidualConvUnit': 'heads', 'FeatureFusion': 'heads', 'DPTHead': 'heads', 'dpt_hooks': 'heads', 'DecoupledDPTHead': 'heads',
     'CrossAttention': 'decoder', 'DecoderBlock': 'decoder', 'Decoder': 'decoder',
     'guide_methods': 'guidance', 'bin_flow': 'guidance', 'perturb_map': 'guidance', 'best_windows': 'guidance', 'guide_windows': 'guidance', 'match_coverage': 'guidance', 'show_guidance': 'guidance',
     'CompletionModel': 'completion', 'completion_loss': 'completion', 'complete': 'completion',
-    'DenseModel': 'models', 'FlowModel': 'models', 'list_models': 'models', 'create_model': 'models',
+    'DenseModel': 'models', 'FlowModel': 'models', 'Unfilled': 'models', 'list_models': 'models', 'create_model': 'models',
     'read_checkpoint': 'croco_files', 'literal_kwargs': 'croco_files', 'CrocoFile': 'croco_files', 'read_croco': 'croco_files', 'croco_arguments': 'croco_files',
     'croco_names': 'croco', 'to_croco': 'croco', 'load_croco': 'croco', 'fill_model': 'croco',
     'temperatures': 'pretrained', 'restore_temperatures': 'pretrained', 'save_model': 'pretrained', 'load_model': 'pretrained',
     'attention_sums': 'attention', 'self_probability': 'attention', 'attention_logits': 'attention', 'attention_rows': 'attention', 'attention_entropy': 'attention', 'window_mass': 'attention', 'attention_distance': 'attention', 'distance_profile': 'attention', 'TauSweep': 'attention',
     'attention_kinds': 'layers', 'attention_layers': 'layers', 'layer_tau': 'layers', 'set_layer_tau': 'layers', 'watch': 'layers', 'Seen': 'layers', 'capture': 'layers',
     'constant_attention': 'constant', 'constant_self_probability': 'constant', 'constant_tau': 'constant', 'constant_height': 'constant',
+    'View': 'views', 'make_views': 'views', 'layer_means': 'views',
+    'Match': 'matching', 'match_temperature': 'matching',
     'seg_loss': 'losses', 'depth_loss': 'losses',
     'FLOW_CHANNELS': 'flow_losses', 'laplacian_loss': 'flow_losses', 'flow_uncertainty': 'flow_losses', 'flow_loss': 'flow_losses', 'match_targets': 'flow_losses', 'match_loss': 'flow_losses',
     'DEPTH_SCORES': 'metrics', 'SegMetrics': 'metrics', 'show_confusion': 'metrics', 'DepthMetrics': 'metrics',
@@ -111,8 +116,9 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'benches': 'bench', 'compare': 'bench', 'ratio': 'bench', 'Bench': 'bench', 'register': 'bench', 'run_bench': 'bench', 'gemm': 'bench', 'cpu_share': 'bench', 'pick_device': 'bench', 'judge': 'bench', 'peak_memory': 'bench', 'PlainViT': 'bench', 'vit_flops': 'bench', 'report_bench': 'bench',
     'Html': 'pages', 'html_text': 'pages', 'html_code': 'pages', 'png_uri': 'pages', 'html_picture': 'pages', 'html_gallery': 'pages', 'html_columns': 'pages', 'html_drawing': 'pages', 'html_table': 'pages', 'html_bar': 'pages', 'html_numbers': 'pages', 'HtmlPage': 'pages', 'html_legend': 'pages',
     'Check': 'doctor', 'check_versions': 'doctor', 'check_pairing': 'doctor', 'check_device': 'doctor', 'check_bf16': 'doctor', 'check_forward': 'doctor', 'Doctor': 'doctor',
-    'Panels': 'panels', 'SegPanels': 'panels', 'DepthPanels': 'panels', 'window_picture': 'panels', 'loss_drawing': 'panels', 'scene_pictures': 'panels', 'reading_pictures': 'panels',
+    'Panels': 'panels', 'SegPanels': 'panels', 'DepthPanels': 'panels', 'window_picture': 'panels', 'draw_picture': 'panels', 'loss_drawing': 'panels', 'read_images': 'panels', 'scene_pictures': 'panels', 'reading_pictures': 'panels',
     'demo_page': 'demo_report',
+    'FlowPanels': 'flow_panels',
     'studies': 'studies', 'Study': 'studies', 'get_study': 'studies', 'run_study': 'studies', 'read_study': 'studies', 'collect_study': 'studies', 'summarize': 'studies', 'report': 'studies',
     'demos': 'demo', 'DemoPlan': 'demo', 'get_demo': 'demo', 'render_scenes': 'demo', 'training_step': 'demo', 'step_costs': 'demo', 'pick_threads': 'demo', 'fit_budget': 'demo', 'train_demo': 'demo', 'readings': 'demo', 'compare_readings': 'demo', 'run_demo': 'demo',
     'Command': 'cli', 'Train': 'cli', 'parse_train': 'cli', 'Eval': 'cli', 'Predict': 'cli', 'Demo': 'cli', 'StudyCommand': 'cli', 'BenchCommand': 'cli', 'main': 'cli',

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from .windows import Windows, sample_tokens
 from .tokens import patchify, unpatchify
-from .vit import ViT, init_weights, run_blocks
+from .vit import ViT, image_statistics, init_weights
 from .decoder import Decoder
 
 # %% ../nbs/05a_completion.ipynb #4a228a53
@@ -20,15 +20,15 @@ class CompletionModel(nn.Module):
     def __init__(self,
         encoder:ViT,                               # Tokens of either frame
         decoder:Decoder,                           # Frame 1 looks at frame 2
-        mean:Sequence[float]=(.485,.456,.406),     # Mean of the images, per channel (ImageNet's)
-        std:Sequence[float]=(.229,.224,.225),      # Standard deviation of the images, per channel
+        mean:Sequence[float]|None=None,            # Mean of the images, per channel; none = the encoder's
+        std:Sequence[float]|None=None,             # Standard deviation of the images; none = the encoder's
     ):
         super().__init__()
         self.encoder,self.decoder,self.patch_size = encoder,decoder,encoder.patch_size
         self.mask_token = nn.Parameter(torch.randn(1,1,decoder.dim)*.02)
         self.head = nn.Linear(decoder.dim, 3*self.patch_size**2)
         init_weights(self.head)
-        for k,v in dict(mean=mean, std=std).items():
+        for k,v in image_statistics(encoder, mean, std).items():
             self.register_buffer(k, torch.tensor(v).view(-1,1,1), persistent=False)
 
     def forward(self,
@@ -43,9 +43,8 @@ class CompletionModel(nn.Module):
         x,y = (self.decoder.embed(self.encoder((o-self.mean)/self.std, w)) for o,w in ((img1,windows1),(img2,windows2)))
         at = windows1.to(x.device).index().expand(len(x), -1)[...,None].expand_as(x)
         x = self.mask_token.to(x.dtype).repeat(len(x), grid[0]*grid[1], 1).scatter(1, at, x)
-        pos = [self.decoder.blocks[0].cross_attn.table(w.to(x.device).positions()) for w in (a,b)]
-        x = run_blocks(self.decoder.blocks, self.decoder.norm, x, y, *pos, indices=[-1],
-                       checkpointing=self.decoder.checkpointing)[0]
+        pos = [w.to(x.device).positions() for w in (a,b)]
+        x, = self.decoder.mix(x, y, *pos, grid=grid)
         return [unpatchify(self.head(x), grid, self.patch_size)]
 
     def group_matcher(self, coarse:bool=False)->dict:

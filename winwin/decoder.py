@@ -9,7 +9,7 @@ __all__ = ['CrossAttention', 'DecoderBlock', 'Decoder']
 from collections.abc import Sequence
 import torch, torch.nn as nn
 from torch import Tensor
-from .rope import rope_table, rotate_pairs
+from .rope import rope_table, rotate_pairs, sincos_pos, trained_grid
 from .vit import Attention, Mlp, attend, init_weights, rotate_back, run_blocks
 
 # %% ../nbs/04a_decoder.ipynb #60f88c91
@@ -101,12 +101,14 @@ class Decoder(nn.Module):
         mlp_ratio:float=4.,       # Hidden channels of the MLPs over C
         rope_base:float=100.,     # Frequency base of the rotation
         rope_scale:float=1.,      # Multiplies all positions
+        pos:str='rope',           # 'rope' rotates queries and keys, 'sincos' adds positions, see `trained_grid`
         relative:bool=False,      # Values that know how far they came
         tied:bool=False,          # Start with equal queries and keys in cross-attention: like finds like from the start
         checkpointing:bool=False, # Recompute activations in the backward pass: less memory, more time
     ):
         super().__init__()
         self.dim,self.depth,self.num_heads,self.checkpointing = dim,depth,num_heads,checkpointing
+        self.pos,self.trained = pos,trained_grid(pos)
         self.embed = nn.Linear(enc_dim, dim)
         self.blocks = nn.ModuleList(DecoderBlock(dim, num_heads, mlp_ratio, True, rope_base, rope_scale, relative)
                                     for _ in range(depth))
@@ -120,8 +122,17 @@ class Decoder(nn.Module):
         pos:Tensor,                      # Positions of frame 1's tokens (B,N,2)
         ypos:Tensor,                     # Those of frame 2's (B,M,2)
         indices:Sequence[int]|None=None, # Blocks whose output to return; none = the last
+        grid:tuple[int,int]|None=None,   # Token grid (H,W) of the frames; needed for positions of a trained grid
     )->list[Tensor]: # One (B,N,C) per index, ascending; the last block's with the final norm
         "Tokens of frame 1 after some blocks"
-        here,there = (self.blocks[0].cross_attn.table(p) for p in (pos,ypos)) # every layer turns alike
-        return run_blocks(self.blocks, self.norm, self.embed(x), self.embed(y), here, there,
-                          indices=[-1] if indices is None else indices, checkpointing=self.checkpointing)
+        return self.mix(self.embed(x), self.embed(y), pos, ypos, indices, grid)
+
+    def mix(self, x:Tensor, y:Tensor, pos:Tensor, ypos:Tensor, indices:Sequence[int]|None=None,
+            grid:tuple[int,int]|None=None)->list[Tensor]:
+        "The same for tokens (B,N,C) and (B,M,C) that are embedded already"
+        if self.pos=='rope': here,there = (self.blocks[0].cross_attn.table(p) for p in (pos,ypos)) # every layer alike
+        else:
+            x,y = (o + sincos_pos(p, self.dim, grid=grid, trained=self.trained).to(o) for o,p in ((x,pos),(y,ypos)))
+            here = there = None
+        return run_blocks(self.blocks, self.norm, x, y, here, there, indices=[-1] if indices is None else indices,
+                          checkpointing=self.checkpointing)

@@ -12,7 +12,8 @@ import torch, torch.nn as nn
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from . import __version__
-from .models import create_model
+from .models import _create
+from .croco import fill_model, load_croco
 from .decoder import CrossAttention
 from .vit import Attention
 
@@ -60,8 +61,8 @@ def load_model(
 )->nn.Module: # The model, with its config in `saved`
     "Make a model from its folder, weights and temperatures included"
     config = _read_config(Path(folder))
-    model = create_model(config['model']['name'], **config['model']['arguments'])
-    _fill(model, load_file(Path(folder)/'model.safetensors'), folder)
+    model = _create(config['model']['name'], config['model']['arguments'], ('encoder','decoder','head'))
+    fill_model(model, load_file(Path(folder)/'model.safetensors'), folder)
     restore_temperatures(model, config['tau'])
     model.saved = config
     return model.to(device)
@@ -82,13 +83,3 @@ def _read_config(folder):
     if config.get('format')!=1:
         raise ValueError(f'{path} has format {config.get("format")}, this version reads 1: update winwin')
     return config
-
-def _fill(model, weights, where):
-    "Copy `weights` into `model`; every difference is named"
-    own = model.state_dict()
-    shape = lambda k: f'{k} {tuple(weights[k].shape)} in the file, {tuple(own[k].shape)} in the model'
-    found = {'missing': [k for k in own if k not in weights], 'unknown': [k for k in weights if k not in own],
-             'of another shape': [shape(k) for k in own if k in weights and weights[k].shape!=own[k].shape]}
-    text = [f'{t}: {", ".join(v[:5])}{" ..." if len(v)>5 else ""}' for t,v in found.items() if v]
-    if text: raise ValueError(f'the weights in {where} do not fit the model; {"; ".join(text)}')
-    model.load_state_dict(weights, assign=True) # the file's tensors become the weights: no second copy

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['vit_sizes', 'attend', 'Attention', 'rotate_back', 'gelu', 'Mlp', 'Block', 'to_tiles', 'from_tiles', 'attend_locally',
-           'ViT', 'run_blocks', 'init_weights']
+           'ViT', 'run_blocks', 'image_statistics', 'init_weights']
 
 # %% ../nbs/03_vit.ipynb #49b9ab6a
 import math
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from .windows import Windows
 from .tokens import PatchEmbed, check_windows
-from .rope import rope_table, rotate_pairs, sincos_pos
+from .rope import rope_table, rotate_pairs, sincos_pos, trained_grid
 
 # %% ../nbs/03_vit.ipynb #ff4e7669
 def attend(
@@ -172,7 +172,7 @@ class ViT(nn.Module):
         in_chans:int=3,                    # Channels of the image
         mlp_ratio:float=4.,                # Hidden channels of the MLPs over C
         qkv_bias:bool=True,                # Bias of the q, k, v projections
-        pos:str='rope',                    # 'rope' rotates queries and keys, 'sincos' adds absolute positions to tokens
+        pos:str='rope',                    # 'rope' rotates q and k, 'sincos' adds positions; see `trained_grid`
         rope_base:float=100.,              # Frequency base of the rotation
         rope_scale:float=1.,               # Multiplies all positions: below 1 reads a larger grid as if it were smaller
         local_window:int|None=None,        # ViT-Det: side of the tiles in which most blocks attend
@@ -203,7 +203,7 @@ class ViT(nn.Module):
     )->list[Tensor]: # One (B,N,C) per index, ascending; the last block's with the final norm, the others without
         "Tokens after several blocks, as DPT heads need them"
         x,windows = self.patch_embed(img, windows),_layout(self, img, windows)
-        x,pos = _place(self, x, windows.positions())
+        x,pos = _place(self, x, windows)
         return run_blocks(self.blocks, self.norm, x, pos, windows, indices=indices, checkpointing=self.checkpointing)
 
     @classmethod
@@ -245,16 +245,18 @@ def _size(name):
     if name not in vit_sizes: raise ValueError(f'no preset {name!r}; choose from {", ".join(vit_sizes)}')
     return vit_sizes[name]
 
-def _place(vit, x, pos):
+def _place(vit, x, windows):
     "Tokens and what blocks need to know of their positions: a table to rotate by, or nothing once positions are added"
-    if vit.pos=='sincos': return x + sincos_pos(pos, vit.dim).to(x.dtype),None
+    pos = windows.positions()
+    if vit.pos!='rope':
+        return x + sincos_pos(pos, vit.dim, grid=windows.grid, trained=trained_grid(vit.pos)).to(x.dtype),None
     return x,vit.blocks[0].attn.table(pos) # every layer turns alike
 
 def _check_vit(dim, depth, num_heads, pos, local_window, global_blocks):
     if depth<1 or num_heads<1: raise ValueError(f'depth {depth} and num_heads {num_heads} must be at least 1')
     if dim%num_heads: raise ValueError(f'dim {dim} is not divisible by num_heads {num_heads}')
     if local_window is not None and local_window<1: raise ValueError(f'local_window {local_window} must be at least 1')
-    if pos not in ('rope','sincos'): raise ValueError(f"pos {pos!r} is unknown; use 'rope' or 'sincos'")
+    trained_grid(pos)
     if bad := [b for b in global_blocks if not 0<=b<depth]:
         raise ValueError(f'global_blocks {bad} do not exist: there are {depth} blocks, numbered from 0')
     origin = torch.zeros(1,1,2)
@@ -267,6 +269,16 @@ vit_sizes = dict(
     base=dict(dim=768, depth=12, num_heads=12),
     large=dict(dim=1024, depth=24, num_heads=16),
 )
+
+# %% ../nbs/03_vit.ipynb #a6a608c8
+def image_statistics(
+    encoder:nn.Module,               # Encoder; its attributes `mean` and `std`, if it has them, say what it expects
+    mean:Sequence[float]|None=None,  # Mean per channel; none = the encoder's, or ImageNet's
+    std:Sequence[float]|None=None,   # Standard deviation per channel
+)->dict[str,tuple[float,...]]: # 'mean' and 'std'
+    "How images for an encoder are normalised"
+    return dict(mean=tuple(mean or getattr(encoder, 'mean', (.485,.456,.406))),
+                std=tuple(std or getattr(encoder, 'std', (.229,.224,.225))))
 
 # %% ../nbs/03_vit.ipynb #52e33cd1
 def init_weights(
