@@ -7,10 +7,14 @@ from html.parser import HTMLParser
 import winwin.demo as D
 from winwin.demo import demos, fit_budget, get_demo, pick_threads, readings, render_scenes, run_demo, step_costs
 from winwin.pages import HtmlPage, html_bar, html_drawing, html_picture, html_table
+from winwin.flow_panels import FlowPanels
+from winwin.flow_pictures import ERROR_STEPS
+from winwin.flow_predictor import FlowPredictor
 from winwin.predictor import Predictor
 from winwin.pretrained import load_model
 from winwin.recipes import change, recipe_data
-from winwin.worlds import DrivingWorld
+from winwin.tasks import make_task
+from winwin.worlds import DrivingWorld, LayeredFlow
 from test_site import CONTRAST
 
 TASKS = list(demos)
@@ -19,6 +23,7 @@ BAD = '<b>"x" & \'y\'</b>'
 def tiny(task, **over):
     d = get_demo(task)
     small = dict(image_size=(48,80), images=4, valid_images=2, batch_size=2, steps=4, windows='2x3', log_every=1)
+    if task=='flow': small |= dict(windows2='4x2', motion=12.)
     return replace(d, shown=2, rounds=1, recipe=change(d.recipe, **small|over))
 
 @pytest.fixture(scope='module', params=TASKS)
@@ -128,7 +133,8 @@ def test_files(ran):
     task,out = ran
     assert sorted(o.name for o in out.iterdir())==['demo.json','images','report.html','run','scenes']
     facts = json.loads((out/'demo.json').read_text(encoding='utf-8'), parse_constant=lambda s: pytest.fail(f'{s} is not JSON'))
-    assert facts['task']==task and facts['steps']==facts['planned']==4 and facts['tokens']==18 and facts['grid_tokens']==60
+    assert facts['task']==task and facts['steps']==facts['planned']==4
+    assert (facts['tokens'],facts['grid_tokens'])==((18+16,120) if task=='flow' else (18,60)), 'both frames count'
     assert all(s>0 for s in facts['seconds'].values())
     saved = load_model(out/'run'/'best').saved
     first = next(iter(facts['readings'].values()))['scores']
@@ -139,12 +145,19 @@ def test_files(ran):
 
 def test_checkpoint_reads_the_sample_images(ran, tmp_path):
     task,out = ran
-    p = Predictor(out/'run'/'best')
-    assert p.task==task
-    report = p.folder(out/'images', tmp_path, progress=False)
-    assert len(report.written)==4 and not report.failed
     world = recipe_data(change(tiny(task).recipe, root=str(out/'scenes')), 'valid')
-    assert torch.allclose(p(out/'images'/'street-1.png').image, world[0]['image'], atol=1e-6), 'images are those of the test set'
+    if task=='flow':
+        p = FlowPredictor(out/'run'/'best')
+        report = p.folder(out/'images', tmp_path, suffixes=('_a','_b'), progress=False)
+        said = p(out/'images'/'scene-1_a.png', out/'images'/'scene-1_b.png')
+        assert torch.allclose(said.image2, world[0]['image2'], atol=1e-6)
+    else:
+        p = Predictor(out/'run'/'best')
+        assert p.task==task
+        report = p.folder(out/'images', tmp_path, progress=False)
+        said = p(out/'images'/'street-1.png')
+    assert len(report.written)==4 and not report.failed
+    assert torch.allclose(said.image, world[0]['image'], atol=1e-6), 'images are those of the test set'
 
 def test_report_is_one_file_and_true(ran):
     task,out = ran
@@ -154,20 +167,58 @@ def test_report_is_one_file_and_true(ran):
     assert all(v.startswith(('data:','#')) for _,a in tags.all for k,v in a.items() if k in ('src','href','xlink:href','srcset','action'))
     assert not re.search(r'url\((?!#)|@import', text)
     images = [a for t,a in tags.all if t=='img']
-    assert len(images)==6+2*4+8 and all(a['alt'] for a in images)
+    assert len(images)==(1+3*4+2*5+8 if task=='flow' else 6+2*4+8) and all(a['alt'] for a in images)
     assert all(a['aria-label'] for t,a in tags.all if t=='svg')
     columns = demos[task].panels.columns
     for name,r in facts['readings'].items():
         row = re.search(f'<tr><td>{name}</td>(.*?)</tr>', text)[1]
-        want = [format(r['scores'][k], how) for k,(_,how) in columns.items()]
+        want = [format(r['scores'][k], how) + ''.join(unit) for k,(_,how,*unit) in columns.items()]
         assert re.findall('>([^<]+)<', row)==[*want, f"{1e3*r['seconds']:,.0f} ms", f"{r['longer']:.1f}x"]
 
-def test_windows_in_the_report_are_those_of_training(tmp_path):
-    recipe = change(tiny('seg').recipe, root=str(tmp_path/'scenes'))
+@pytest.mark.parametrize('task', ['seg','flow'])
+def test_windows_in_the_report_are_those_of_training(task, tmp_path):
+    recipe = change(tiny(task).recipe, root=str(tmp_path/'scenes'))
     (a,seen),(b,again) = (D.train_demo(recipe, tmp_path/k, keep=3, progress=False) for k in 'ab')
-    assert len(seen)==3 and seen[0][1].num_tokens==a.log[0]['tokens']==18
-    assert all(torch.equal(x, y) and torch.equal(v.yx, w.yx) for (x,v),(y,w) in zip(seen, again))
+    assert len(seen)==3 and seen[0]['windows'].num_tokens==a.log[0]['tokens']==18
+    same = lambda x,y: torch.equal(x, y) if torch.is_tensor(x) else torch.equal(x.yx, y.yx)
+    assert all(same(x[k], y[k]) for x,y in zip(seen, again) for k in x)
+    assert ('windows2' in seen[0])==(task=='flow')
     assert all(torch.equal(x, y) for x,y in zip(a.model.state_dict().values(), b.model.state_dict().values())), 'the same run again'
+
+def test_report_about_pairs(ran):
+    task,out = ran
+    text,facts = (out/'report.html').read_text(encoding='utf-8'),json.loads((out/'demo.json').read_text(encoding='utf-8'))
+    assert (task=='flow')==('street' not in re.sub('data:image[^"]*', '', text).lower())
+    if task!='flow': return
+    assert list(facts['step']['seconds'])==['windows','full frames']
+    world = recipe_data(change(tiny(task).recipe, root=str(out/'scenes')), 'valid')
+    still = torch.stack([world[i]['flow'].norm(dim=0) for i in range(2)]).mean().item()
+    assert facts['survey']['EPE']==pytest.approx(still, rel=1e-5) and f'an answer without motion has {still:.2f} px' in text
+    row = re.search('<tr><td>EPE, all pixels</td>(.*?)</tr>', text)[1]
+    assert re.findall('>([^<]+ px)<', row)==[f"{facts['readings']['one full pass']['scores']['EPE']:.2f} px", f'{still:.2f} px']
+    assert 'moving 40' not in text and 'nan' not in re.sub('data:image[^"]*', '', text), 'groups without pixels are left out'
+    assert len(re.findall(r'frame 2: \d+% of them seen', text))==3
+    commands = [re.sub(r'&#x27;', "'", o) for o in re.findall('winwin predict [^\n<]*', text)]
+    assert len(commands)==2 and commands[0].split()[3:5]==[f'{out}/images/scene-1_{o}.png' for o in 'ab']
+
+def test_pictures_of_flow():
+    task,item = make_task('flow'),LayeredFlow((40,64), 1, max_motion=10.)[0]
+    item['valid'][:4] = False
+    x = FlowPanels(task).pictures(item, item['flow'][None]+torch.tensor([4.,0]).view(1,2,1,1))
+    assert {v.shape for v in x.values()}=={(40,64,3)} and (x['truth'][:4]==0).all() and (x['prediction'][:4]!=0).any()
+    assert len(np.unique(x['wrong'][4:].reshape(-1,3), axis=0))==1, 'all are off by 4 px'
+    item['valid'][:] = False # nothing is known, nothing breaks
+    assert FlowPanels(task).pictures(item, item['flow'][None])['truth'].max()==0
+
+def test_colours_of_the_key_are_those_of_the_errors():
+    task,key = make_task('flow'),FlowPanels(make_task('flow')).key()
+    shades = [tuple(map(int, o)) for o in re.findall(r'rgb\((\d+),(\d+),(\d+)\)', key)]
+    assert len(shades)==len(set(shades))==len(ERROR_STEPS)
+    z = torch.zeros(2,8,len(ERROR_STEPS))
+    off = z.clone()
+    off[0] = torch.tensor(ERROR_STEPS)+.01
+    item = dict(image=torch.zeros(3,*z.shape[1:]), image2=torch.zeros(3,*z.shape[1:]), flow=z)
+    assert [tuple(o) for o in FlowPanels(task).pictures(item, off[None])['wrong'][4]]==shades
 
 def test_a_slow_machine_makes_fewer_steps(tmp_path, monkeypatch, no_memory):
     real = D.step_costs
@@ -205,7 +256,7 @@ def test_control_c_leaves_a_model(tmp_path, monkeypatch, no_memory, capsys):
     assert run_demo(tiny('seg'), tmp_path/'demo', progress=False).exists(), 'and the next try is not in its way'
 
 def test_unknown_tasks_are_named():
-    with pytest.raises(ValueError, match="no demonstration of 'pose'; there are seg, depth"): run_demo('pose')
+    with pytest.raises(ValueError, match="no demonstration of 'pose'; there are seg, depth, flow"): run_demo('pose')
 
 # --- In a browser
 

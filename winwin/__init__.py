@@ -14,18 +14,21 @@ if TYPE_CHECKING:
     from .rope import rope_table, apply_rope, rotate_pairs, half_to_pairs, pairs_to_half, sincos_pos, trained_grid
     from .vit import vit_sizes, attend, Attention, rotate_back, gelu, Mlp, Block, to_tiles, from_tiles, attend_locally, ViT, run_blocks, image_statistics, init_weights
     from .heads import Head, LinearHead, ConvNeXtBlock, ConvNeXtHead, ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks, DecoupledDPTHead
-    from .decoder import CrossAttention, DecoderBlock, Decoder
+    from .decoder import CrossAttention, DecoderBlock, Decoder, layer_groups, no_decay
     from .guidance import guide_methods, bin_flow, perturb_map, best_windows, guide_windows, match_coverage, show_guidance
     from .completion import CompletionModel, completion_loss, complete
-    from .models import DenseModel, FlowModel, Unfilled, list_models, create_model
-    from .croco_files import read_checkpoint, literal_kwargs, CrocoFile, read_croco, croco_arguments
-    from .croco import croco_names, to_croco, load_croco, fill_model
+    from .weights import read_checkpoint, Unfilled, fill_model
+    from .backbones import backbones, TimmEncoder, embed_timm, list_backbones, timm_encoder
+    from .models import DenseModel, FlowModel, list_models, model_task, create_model
+    from .croco_files import literal_kwargs, CrocoFile, read_croco, croco_arguments
+    from .croco import croco_names, to_croco, load_croco
     from .pretrained import temperatures, restore_temperatures, save_model, load_model
     from .attention import attention_sums, self_probability, attention_logits, attention_rows, attention_entropy, window_mass, attention_distance, distance_profile, TauSweep
     from .layers import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch, Seen, capture
     from .constant import constant_attention, constant_self_probability, constant_tau, constant_height
     from .views import View, make_views, layer_means
     from .matching import Match, match_temperature
+    from .temperature import set_temperature, get_temperature, fold_temperature, log_ratio, sweep_temperature, Sweep, learn_temperature, Learned
     from .losses import seg_loss, depth_loss
     from .flow_losses import FLOW_CHANNELS, laplacian_loss, flow_uncertainty, flow_loss, match_targets, match_loss
     from .metrics import DEPTH_SCORES, SegMetrics, show_confusion, DepthMetrics
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from .flow_predict import flow_weights, predict_flow
     from .flow_predictor import FlowPrediction, FlowPredictor
     from .submissions import SUBMISSIONS, submission_files, SubmissionReport, write_submission
+    from .probes import AttentionComparison, compare_attention, show_discrepancy
     from .bench import benches, compare, ratio, Bench, register, run_bench, gemm, cpu_share, pick_device, judge, peak_memory, PlainViT, vit_flops, report_bench
     from .pages import Html, html_text, html_code, png_uri, html_picture, html_gallery, html_columns, html_drawing, html_table, html_bar, html_numbers, HtmlPage, html_legend
     from .doctor import Check, check_versions, check_pairing, check_device, check_bf16, check_forward, Doctor
@@ -72,18 +76,21 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'rope_table': 'rope', 'apply_rope': 'rope', 'rotate_pairs': 'rope', 'half_to_pairs': 'rope', 'pairs_to_half': 'rope', 'sincos_pos': 'rope', 'trained_grid': 'rope',
     'vit_sizes': 'vit', 'attend': 'vit', 'Attention': 'vit', 'rotate_back': 'vit', 'gelu': 'vit', 'Mlp': 'vit', 'Block': 'vit', 'to_tiles': 'vit', 'from_tiles': 'vit', 'attend_locally': 'vit', 'ViT': 'vit', 'run_blocks': 'vit', 'image_statistics': 'vit', 'init_weights': 'vit',
     'Head': 'heads', 'LinearHead': 'heads', 'ConvNeXtBlock': 'heads', 'ConvNeXtHead': 'heads', 'ResidualConvUnit': 'heads', 'FeatureFusion': 'heads', 'DPTHead': 'heads', 'dpt_hooks': 'heads', 'DecoupledDPTHead': 'heads',
-    'CrossAttention': 'decoder', 'DecoderBlock': 'decoder', 'Decoder': 'decoder',
+    'CrossAttention': 'decoder', 'DecoderBlock': 'decoder', 'Decoder': 'decoder', 'layer_groups': 'decoder', 'no_decay': 'decoder',
     'guide_methods': 'guidance', 'bin_flow': 'guidance', 'perturb_map': 'guidance', 'best_windows': 'guidance', 'guide_windows': 'guidance', 'match_coverage': 'guidance', 'show_guidance': 'guidance',
     'CompletionModel': 'completion', 'completion_loss': 'completion', 'complete': 'completion',
-    'DenseModel': 'models', 'FlowModel': 'models', 'Unfilled': 'models', 'list_models': 'models', 'create_model': 'models',
-    'read_checkpoint': 'croco_files', 'literal_kwargs': 'croco_files', 'CrocoFile': 'croco_files', 'read_croco': 'croco_files', 'croco_arguments': 'croco_files',
-    'croco_names': 'croco', 'to_croco': 'croco', 'load_croco': 'croco', 'fill_model': 'croco',
+    'read_checkpoint': 'weights', 'Unfilled': 'weights', 'fill_model': 'weights',
+    'backbones': 'backbones', 'TimmEncoder': 'backbones', 'embed_timm': 'backbones', 'list_backbones': 'backbones', 'timm_encoder': 'backbones',
+    'DenseModel': 'models', 'FlowModel': 'models', 'list_models': 'models', 'model_task': 'models', 'create_model': 'models',
+    'literal_kwargs': 'croco_files', 'CrocoFile': 'croco_files', 'read_croco': 'croco_files', 'croco_arguments': 'croco_files',
+    'croco_names': 'croco', 'to_croco': 'croco', 'load_croco': 'croco',
     'temperatures': 'pretrained', 'restore_temperatures': 'pretrained', 'save_model': 'pretrained', 'load_model': 'pretrained',
     'attention_sums': 'attention', 'self_probability': 'attention', 'attention_logits': 'attention', 'attention_rows': 'attention', 'attention_entropy': 'attention', 'window_mass': 'attention', 'attention_distance': 'attention', 'distance_profile': 'attention', 'TauSweep': 'attention',
     'attention_kinds': 'layers', 'attention_layers': 'layers', 'layer_tau': 'layers', 'set_layer_tau': 'layers', 'watch': 'layers', 'Seen': 'layers', 'capture': 'layers',
     'constant_attention': 'constant', 'constant_self_probability': 'constant', 'constant_tau': 'constant', 'constant_height': 'constant',
     'View': 'views', 'make_views': 'views', 'layer_means': 'views',
     'Match': 'matching', 'match_temperature': 'matching',
+    'set_temperature': 'temperature', 'get_temperature': 'temperature', 'fold_temperature': 'temperature', 'log_ratio': 'temperature', 'sweep_temperature': 'temperature', 'Sweep': 'temperature', 'learn_temperature': 'temperature', 'Learned': 'temperature',
     'seg_loss': 'losses', 'depth_loss': 'losses',
     'FLOW_CHANNELS': 'flow_losses', 'laplacian_loss': 'flow_losses', 'flow_uncertainty': 'flow_losses', 'flow_loss': 'flow_losses', 'match_targets': 'flow_losses', 'match_loss': 'flow_losses',
     'DEPTH_SCORES': 'metrics', 'SegMetrics': 'metrics', 'show_confusion': 'metrics', 'DepthMetrics': 'metrics',
@@ -113,6 +120,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'flow_weights': 'flow_predict', 'predict_flow': 'flow_predict',
     'FlowPrediction': 'flow_predictor', 'FlowPredictor': 'flow_predictor',
     'SUBMISSIONS': 'submissions', 'submission_files': 'submissions', 'SubmissionReport': 'submissions', 'write_submission': 'submissions',
+    'AttentionComparison': 'probes', 'compare_attention': 'probes', 'show_discrepancy': 'probes',
     'benches': 'bench', 'compare': 'bench', 'ratio': 'bench', 'Bench': 'bench', 'register': 'bench', 'run_bench': 'bench', 'gemm': 'bench', 'cpu_share': 'bench', 'pick_device': 'bench', 'judge': 'bench', 'peak_memory': 'bench', 'PlainViT': 'bench', 'vit_flops': 'bench', 'report_bench': 'bench',
     'Html': 'pages', 'html_text': 'pages', 'html_code': 'pages', 'png_uri': 'pages', 'html_picture': 'pages', 'html_gallery': 'pages', 'html_columns': 'pages', 'html_drawing': 'pages', 'html_table': 'pages', 'html_bar': 'pages', 'html_numbers': 'pages', 'HtmlPage': 'pages', 'html_legend': 'pages',
     'Check': 'doctor', 'check_versions': 'doctor', 'check_pairing': 'doctor', 'check_device': 'doctor', 'check_bf16': 'doctor', 'check_forward': 'doctor', 'Doctor': 'doctor',

@@ -202,7 +202,7 @@ def _say_report(report, out, what):
 @dataclass
 class Demo:
     "Train a small model from two windows, test it at full resolution, and write a report with pictures."
-    task:str='seg'             # What to learn: seg or depth
+    task:str='seg'             # What to learn: seg, depth or flow
     out:str='winwin-demo'      # Folder of the report
     steps:int|None=None        # Training steps; none = as many as suit a laptop
     seed:int=0                 # Of everything random

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 import torch, torch.nn as nn
@@ -21,18 +22,16 @@ from torchvision.transforms.functional import to_pil_image
 from tqdm.auto import tqdm
 from .windows import Windows
 from .schemes import parse_scheme
-from .worlds import DrivingWorld
-from .augment import Augment
 from .tasks import Task, evaluate
 from .streams import stack
 from .meter import resident
 from .train import TrainResult, fit, make_optimizer
-from .recipes import Recipe, change, get_preset, read_recipe, recipe_data, recipe_model, recipe_task
-from .predict import predict
+from .recipes import (Recipe, change, get_preset, read_recipe, recipe_augment, recipe_data, recipe_model,
+                            recipe_task)
 from .bench import compare, pick_device, ratio
-from .pages import html_picture
-from .panels import (DepthPanels, Panels, SegPanels, loss_drawing, reading_pictures, scene_pictures,
-                           window_picture)
+from .panels import (DepthPanels, Panels, SegPanels, loss_drawing, read_images, reading_pictures,
+                           scene_pictures)
+from .flow_panels import FlowPanels
 from .demo_report import demo_page
 
 # %% ../nbs/19a_demo.ipynb #0251a917
@@ -43,16 +42,19 @@ class DemoPlan:
     panels:type[Panels]      # How answers and scores are shown
     shown:int=5              # Test scenes in the report, the first ones
     rounds:int=3             # How often a training step is timed
+    keep:int=6               # Training items in the report, the first ones
 
 _short = dict(images=320, valid_images=32, batch_size=2, beta2=.95, ema=.99, log_every=10, save_every=100)
 
 demos = {
     'seg': DemoPlan(change(get_preset('driving-seg'), steps=750, lr=1e-3, **_short), SegPanels),
     'depth': DemoPlan(change(get_preset('driving-depth'), steps=550, lr=1e-3, **_short), DepthPanels),
+    'flow': DemoPlan(change(get_preset('flow-layered'), **_short | dict(images=1000, batch_size=4), steps=1200,
+        warmup=50, head='linear', motion=24., flip=.5, flip_y=.5, windows='2x8', windows2='4x5'), FlowPanels, keep=3),
 }
 
 def get_demo(
-    task:str|DemoPlan, # 'seg' or 'depth', or one of your own
+    task:str|DemoPlan, # 'seg', 'depth' or 'flow', or one of your own
 )->DemoPlan:
     "A demonstration by the name of its task"
     if isinstance(task, DemoPlan): return task
@@ -61,7 +63,7 @@ def get_demo(
 
 # %% ../nbs/19a_demo.ipynb #598da363
 def render_scenes(
-    *worlds:DrivingWorld,  # Worlds with a cache
+    *worlds:Dataset,       # Worlds with a cache
     progress:bool=True,    # Show a bar
 )->int: # Scenes that were not there
     "Render all scenes into the cache, one process per thread that torch may use"
@@ -92,7 +94,7 @@ def training_step(
     task = recipe_task(recipe, data)
     model = recipe_model(recipe, task).to(device).train()
     opt,scheme = make_optimizer(model, cfg),parse_scheme(windows or cfg.windows)
-    batch = stack([{k: data[i%len(data)][k] for k in task.keys} for i in range(cfg.batch_size)])
+    batch = stack([task.prepare(data[i%len(data)]) for i in range(cfg.batch_size)])
     batch = {k: v.to(device) for k,v in batch.items()}
     generator = torch.Generator().manual_seed(cfg.seed)
     def step():
@@ -111,13 +113,14 @@ def step_costs(
 )->dict: # seconds and memory (MB) by kind of step, how many times less each is, and the wall time of a step
     "Time and memory of a training step on windows against one on full images"
     device,wall = pick_device(device),[]
-    kinds = {'two windows': recipe.train.windows, 'full images': 'full'}
+    small,whole = ('windows','full frames') if recipe.train.task=='flow' else ('two windows','full images')
+    kinds = {small: recipe.train.windows, whole: 'full'}
     steps = {k: training_step(recipe, w, device) for k,w in kinds.items()}
     def ours():
         t = time.perf_counter()
-        steps['two windows']() # .item() waits for a GPU
+        steps[small]() # .item() waits for a GPU
         wall.append(time.perf_counter()-t)
-    t = compare(steps | {'two windows': ours}, rounds, device=device, progress=progress)
+    t = compare(steps | {small: ours}, rounds, device=device, progress=progress)
     memory = _memory(recipe, kinds, device)
     less = [m['peak']-m['before'] for m in memory.values()]
     return dict(seconds={k: statistics.median(v) for k,v in t.items()}, faster=ratio(*reversed(t.values())),
@@ -183,27 +186,30 @@ def train_demo(
     out:str|Path,          # Folder of the run
     keep:int=6,            # Images to remember, with their windows
     progress:bool=True,    # Show a bar
-)->tuple[TrainResult,list[tuple[Tensor,Windows]]]: # The run, and (image (3,h,w), its windows) of the first steps
+)->tuple[TrainResult,list[dict]]: # The run, and the first items: image (3,h,w), its answers and `windows`
     "Train a recipe, and remember what the model saw first"
     data,valid = recipe_data(recipe),recipe_data(recipe, 'valid')
     task,seen = recipe_task(recipe, data),[]
-    model = recipe_model(recipe, task)
-    def look(_, args):
-        if len(args)<2 or args[1] is None: return # full images
-        img,w = args[0].detach().cpu(),args[1].to('cpu')
-        seen.extend((x, Windows(w.yx[i:i+1], w.sizes, w.grid)) for i,x in enumerate(img[:keep-len(seen)]))
-    hook = model.register_forward_pre_hook(look)
-    augment = Augment(recipe.flip, recipe.scale, jitter_p=recipe.jitter, fixed_focal=recipe.fixed_focal)
-    try: result = fit(model, data, recipe.train, valid, out, augment, task, dict(recipe=asdict(recipe)), progress)
-    finally: hook.remove()
+    model,judge = recipe_model(recipe, task),task.judge
+    def look(model, batch, patch):
+        seen.extend(_one(batch, i) for i in range(min(keep-len(seen), len(batch['image']))))
+        return judge(model, batch, patch)
+    task.judge = look
+    result = fit(model, data, recipe.train, valid, out, recipe_augment(recipe, task), task,
+                 dict(recipe=asdict(recipe)), progress)
     return result,seen
+
+def _one(batch, i):
+    "Item `i` of a batch"
+    windows = lambda w: Windows(w.yx[i:i+1].cpu(), w.sizes, w.grid)
+    return {k: windows(v) if isinstance(v, Windows) else v[i].detach().cpu() for k,v in batch.items()}
 
 # %% ../nbs/19a_demo.ipynb #e2da310c
 def readings(
     grid:tuple[int,int],   # Token grid (H,W) of an image
     tokens:int,            # Tokens per image in training
     patch:int,             # Pixels per token side
-)->dict[str,dict]: # Name -> arguments of `predict`
+)->dict[str,dict]: # Name -> arguments of `predict` or `predict_flow`
     "One pass, tiles and resizing, the latter two with about as many tokens as in training"
     H,W = grid
     side = min(round(math.sqrt(tokens)), H, W)
@@ -223,16 +229,16 @@ def compare_readings(
 )->dict[str,dict]: # Name -> scores, seconds per image, and how many times longer than the first way
     "Scores and times of ways to read"
     device = next(model.parameters()).device
-    image = valid[0]['image'][None].to(device)
-    t = compare({k: lambda how=how: predict(model, image, **how) for k,how in ways.items()}, rounds, device=device)
+    imgs = [valid[0][k][None].to(device) for k in task.inputs]
+    t = compare({k: partial(read_images, model, *imgs, **how) for k,how in ways.items()}, rounds, device=device)
     first,*others = ways
-    scores = {first: known} | {k: evaluate(model, valid, task, lambda m,x,k=k: predict(m, x, **ways[k]),
-                                           progress=progress) for k in others}
+    scores = {first: known} | {k: evaluate(model, valid, task, partial(read_images, **ways[k]), progress=progress)
+                               for k in others}
     return {k: dict(scores=scores[k], seconds=statistics.median(t[k]), longer=ratio(t[k], t[first])) for k in ways}
 
 # %% ../nbs/19a_demo.ipynb #d2dcfff6
 def run_demo(
-    task:str|DemoPlan='seg',      # 'seg' or 'depth', or a demonstration of your own
+    task:str|DemoPlan='seg',      # 'seg', 'depth' or 'flow', or a demonstration of your own
     out:str|Path='winwin-demo',   # Folder for the report, the run, the scenes and some images
     steps:int|None=None,          # Training steps; none = as planned, fewer if the machine is slow
     seed:int=0,                   # Of weights, order, augmentation and windows
@@ -244,7 +250,7 @@ def run_demo(
     recipe = change(demo.recipe, root=str(out/'scenes'), seed=seed, **({} if steps is None else dict(steps=steps)))
     _clear(out)
     data,valid = recipe_data(recipe),recipe_data(recipe, 'valid')
-    with clock('rendering', f'{len(data)} streets to train on, {len(valid)} to test on'):
+    with clock('rendering', f'{len(data)} {demo.panels.thing}s to train on, {len(valid)} to test on'):
         render_scenes(data, valid, progress=progress)
     try: facts,page = _run(demo, recipe, out, clock, valid, None if steps else budget, progress)
     finally: torch.set_num_threads(threads)
@@ -256,25 +262,25 @@ def run_demo(
 def _run(demo, recipe, out, clock, valid, budget, progress):
     "What happens once the scenes are there: the facts and the page"
     planned,device = recipe.train.steps,pick_device()
-    with clock('cost of a step', 'a training step on two windows against one on full images'):
+    with clock('cost of a step', f'a training step on windows against one on full {demo.panels.whole}s'):
         if device=='cpu': torch.set_num_threads(pick_threads(training_step(recipe), demo.rounds))
         cost = step_costs(recipe, demo.rounds, device, progress)
     if budget: recipe = change(recipe, steps=fit_budget(planned, cost['wall'], budget))
     n = recipe.train.steps
     with clock('training', f'{n} steps' + (f' (of {planned}: this machine is slow)' if n<planned else '')):
-        result,seen = _try_training(recipe, out/'run', progress)
-    panels,grid,tokens = demo.panels(recipe_task(recipe, valid)),seen[0][1].grid,seen[0][1].num_tokens
-    ways = readings(grid, tokens, result.model.patch_size)
+        result,seen = _try_training(recipe, out/'run', demo.keep, progress)
+    panels,shows = demo.panels(recipe_task(recipe, valid)),[v for v in seen[0].values() if isinstance(v, Windows)]
+    ways = readings(shows[0].grid, shows[0].num_tokens, result.model.patch_size)
     with clock('reading', 'one pass against tiles and resizing'):
         read = compare_readings(result.model, valid, panels.task, ways, result.scores, progress=progress)
     with clock('report', 'pictures and tables'):
         shown = min(demo.shown, len(valid))
         pictures = _make_pictures(panels, result, valid, ways, seen, shown)
-        _save_images(valid, out/'images', shown)
+        _save_images(panels, valid, out/'images', shown)
         survey = panels.survey(valid)
     facts = dict(task=recipe.train.task, out=out.as_posix(), planned=planned, budget=budget, rounds=demo.rounds,
-                 grid_tokens=math.prod(grid), tokens=tokens, step=cost, readings=read, seconds=clock.seconds,
-                 survey=survey, **_describe(recipe, device))
+                 grid_tokens=sum(math.prod(w.grid) for w in shows), tokens=sum(w.num_tokens for w in shows), step=cost,
+                 readings=read, seconds=clock.seconds, survey=survey, **_describe(recipe, device))
     return facts,demo_page(panels, facts, pictures)
 
 # %% ../nbs/19a_demo.ipynb #86d192ff
@@ -301,43 +307,60 @@ def _clear(out):
         elif f.name=='log.jsonl': f.unlink()
     (out/'report.html').unlink(missing_ok=True)
 
-def _try_training(recipe, out, progress):
-    try: return train_demo(recipe, out, progress=progress)
+def _try_training(recipe, out, keep, progress):
+    try: return train_demo(recipe, out, keep, progress)
     except KeyboardInterrupt:
         if progress and (out/'last').exists():
             print(f'stopped; the model so far is in {out/"last"}', file=sys.stderr, flush=True)
         raise
 
-def _save_images(valid, folder, n):
+def _save_images(panels, valid, folder, n):
+    "Scenes to try the model on; the two frames of one end in _a and _b"
     folder.mkdir(parents=True, exist_ok=True)
-    for i in range(n): to_pil_image((255*valid[i]['image']).round().byte()).save(folder/f'street-{i+1}.png')
+    keys = panels.task.inputs
+    for i in range(n):
+        for k,end in zip(keys, ('_a','_b') if len(keys)>1 else ('',)):
+            to_pil_image((255*valid[i][k]).round().byte()).save(folder/f'{panels.thing}-{i+1}{end}.png')
 
 # %% ../nbs/19a_demo.ipynb #c1e882c0
 def _make_pictures(panels, result, valid, ways, seen, shown):
     "All pictures of a report"
-    sizes = ' and '.join(f'{h} by {w}' for h,w in seen[0][1].sizes)
-    alt = f'a street; its windows of {sizes} tokens are clear, the rest is pale'
-    scenes = [p for i in range(shown) for p in scene_pictures(panels, result.model, valid[i], f'street {i+1}')]
-    return dict(windows=[html_picture(window_picture(x, w), alt) for x,w in seen], loss=loss_drawing(result.log),
-                scenes=scenes, readings=reading_pictures(panels, result.model, valid[0], 'street 1', ways))
+    scenes = [scene_pictures(panels, result.model, valid[i], f'{panels.thing} {i+1}') for i in range(shown)]
+    return dict(windows=[panels.seen(o) for o in seen], loss=loss_drawing(result.log), scenes=scenes,
+                readings=reading_pictures(panels, result.model, valid[0], f'{panels.thing} 1', ways))
 
 def _describe(recipe, device):
     "What a report says about the recipe and the machine"
-    r,scheme = recipe,parse_scheme(recipe.train.windows)
-    h,w = scheme.sizes[0]
+    r,flow = recipe,{}
     n = torch.get_num_threads()
     name = f'CPU, {n} thread{"s"[:n>1]}' if device=='cpu' else device
     if device=='cuda': name = torch.cuda.get_device_name()
     packages = ', '.join(f'{p} {version(p)}' for p in ('winwin','torch','timm'))
     env = dict(device=name, system=f'{platform.system()} on {platform.machine()}, Python {platform.python_version()}',
                packages=packages)
-    settings = dict(model=r.model, windows=r.train.windows, image='{1}x{0} pixels'.format(*r.image_size),
+    if r.train.task=='flow': flow = {'windows of frame 2': f'{r.windows2 or r.train.windows}, {r.guide}, noise '
+        f'{r.stochasticity:g}', 'motion': f'up to {r.motion:g} px', 'match loss': f'weight {r.match:g}',
+        'relative values': 'yes' if r.relative else 'no'}
+    settings = dict(model=r.model, windows=r.train.windows, **flow, image='{1}x{0} pixels'.format(*r.image_size),
                     optimiser=f'AdamW, learning rate {r.train.lr:g}, beta2 {r.train.beta2:g}',
                     average=f'of the weights, decay {r.train.ema:g}' if r.train.ema else 'none', seed=r.train.seed)
     return dict(date=datetime.now().strftime('%Y-%m-%d %H:%M'), steps=r.train.steps, batch_size=r.train.batch_size,
                 images=r.images, test_images=r.valid_images, settings=settings, environment=env,
-                windows=f'{len(scheme.sizes)} random windows of {h}x{w} tokens'.replace('2 random', 'two random'),
+                windows=_in_words(r),
                 clock='CPU time' if device=='cpu' else 'time')
+
+def _in_words(recipe):
+    "The windows of a recipe, for a sentence"
+    def some(scheme, kind):
+        sizes = parse_scheme(scheme).sizes
+        if not sizes: return f'`{scheme}`'
+        n,(h,w) = len(sizes),sizes[0]
+        name = ('no','one','two','three','four','five','six')[n] if n<7 else str(n)
+        return f'{name} {kind}window{"s"[:n>1]} of {h}x{w} tokens'
+    first = some(recipe.train.windows, 'random ')
+    if recipe.train.task!='flow': return first
+    follow = ' that follow their pixels' if recipe.guide in ('greedy','weighted') else ''
+    return f'{first} of frame 1 and {some(recipe.windows2 or recipe.train.windows, "")} of frame 2{follow}'
 
 def _plain(x):
     "What JSON can hold: NaN becomes null"

@@ -6,7 +6,6 @@
 __all__ = ['demo_page']
 
 # %% ../nbs/18c_demo_report.ipynb #ee0e15d7
-import shlex
 from .panels import Panels
 from .pages import (HtmlPage, html_bar, html_code, html_columns, html_gallery, html_numbers, html_table,
                           html_text)
@@ -21,44 +20,48 @@ def _first(readings): return next(iter(readings.values()))['scores']
 def _opening(page, panels, f):
     head,number = next(iter(panels.numbers(_first(f['readings'])).items()))
     all_tokens = f['grid_tokens']
-    page.add('', html_numbers({f'{head} on {f["test_images"]} streets it never saw': number,
+    aside,whole = panels.aside(f['survey']),panels.whole
+    page.add('', html_numbers({f'{head} on {f["test_images"]} {panels.thing}s it never saw{aside}': number,
         'less computing per training step': _times(f['step']['faster']),
         'less memory per training step': _times(f['step']['leaner']),
         f'for everything here, on {f["environment"]["device"]}': _seconds(sum(f['seconds'].values()))}))
-    page.add('The idea', f'A vision transformer that trains on full images attends over all {all_tokens} of their '
-        f'tokens at every step. This one never saw a full image in training. Each image showed it {f["windows"]}, '
-        f'{f["tokens"]} of {all_tokens}, with the positions that they have in the full image. From them it learned '
-        f'{panels.goal}. At test time the same model reads all {all_tokens} tokens in one pass: no tiles, no '
-        'resizing, no change to the transformer.',
-        "The streets are made by winwin's `DrivingWorld`, which knows every answer exactly. All numbers on this page "
-        'were measured in the run that wrote it.')
+    page.add('The idea', f'A vision transformer that trains on full {whole}s attends over all {all_tokens} of their '
+        f'tokens at every step. This one never saw a full {whole} in training. Each {panels.image} showed it '
+        f'{f["windows"]}, {f["tokens"]} of {all_tokens}, with the positions that they have in the full {whole}. From '
+        f'them it learned {panels.goal}. At test time the same model reads all {all_tokens} tokens in one pass: no '
+        'tiles, no resizing, no change to the transformer.',
+        f'{panels.about} All numbers on this page were measured in the run that wrote it.')
 
 # %% ../nbs/18c_demo_report.ipynb #13e0b3c0
 def _training(page, panels, f, pictures):
     less = '' if f['steps']==f['planned'] else (
         f' On a faster machine there are {f["planned"]}; here a step took {f["step"]["wall"]:.2f} s when it was '
         f'measured, and {f["steps"]} of them fit into the {f["budget"]:.0f} s set aside. Expect lower scores.')
-    page.add('What it saw', f'The first {len(pictures["windows"])} training images, as they entered the model. What is '
-             'pale was not computed at all.', html_gallery(pictures['windows'], 3))
-    page.add('How it learned', f'{_count(f["steps"], "step")} of {_count(f["batch_size"], "image")} each, drawn from '
-             f'{_count(f["images"], "street")}, took {_seconds(f["seconds"]["training"])}.{less}',
+    each = len(pictures['windows'][0])
+    page.add('What it saw', f'The first {len(pictures["windows"])} training {panels.image}s, as they entered the '
+             f'model. What is pale was not computed at all. {panels.saw}',
+             html_gallery([p for o in pictures['windows'] for p in o], each if each>1 else 3))
+    page.add('How it learned', f'{_count(f["steps"], "step")} of {_count(f["batch_size"], panels.image)} each, drawn '
+             f'from {_count(f["images"], panels.thing)}, took {_seconds(f["seconds"]["training"])}.{less}',
              html_columns(pictures['loss'], html_table(['',''], [[k, str(v)] for k,v in f['settings'].items()])))
 
 def _answers(page, panels, f, pictures):
-    page.add('What it says about full images', f'The first {len(pictures["scenes"])//4} streets of the test set, not '
-             'chosen, each read in one pass at full resolution.', panels.key(), html_gallery(pictures['scenes'], 4))
-    page.add('Scores', f'Over {_count(f["test_images"], "test street")}, full images in one pass.',
+    page.add(f'What it says about full {panels.whole}s', f'The first {len(pictures["scenes"])} {panels.thing}s of the '
+             'test set, not chosen, each read in one pass at full resolution.', panels.key(),
+             *(html_gallery(o, len(o)) for o in pictures['scenes']))
+    page.add('Scores', f'Over {_count(f["test_images"], "test "+panels.thing)}, full {panels.whole}s in one pass.',
              panels.detail(_first(f['readings']), f['survey']))
 
 def _reading(page, panels, f, pictures):
     rows = [[k, *panels.numbers(r['scores']).values(), _ms(r['seconds']), _times(r['longer'])]
             for k,r in f['readings'].items()]
-    heads = ['read as',*(h for h,_ in panels.columns.values()),f'{f["clock"]} per image','against one pass']
-    page.add('One pass, tiles, or resizing', 'The same weights, and other ways to read a large image with them. Tiles '
-        'and the small copy have about as many tokens as training had; tiles overlap by half and are averaged.',
+    heads = ['read as',*(h for h,*_ in panels.columns.values()),f'{f["clock"]} per {panels.image}','against one pass']
+    page.add('One pass, tiles, or resizing', f'The same weights, and other ways to read a large {panels.whole} with '
+        'them. Tiles and the small copy have about as many tokens as training had; tiles overlap by half and are '
+        f'{panels.blend}.',
         html_table(heads, rows), html_gallery(pictures['readings'], len(f['readings'])+1),
         html_text('This compares ways to use one model. It is no verdict on models that were trained for tiles; '
-                  f'`winwin train driving-{f["task"]} --variant crop` trains one.', 'p', 'note'))
+                  f'`winwin train {panels.preset} --variant crop` trains one.', 'p', 'note'))
 
 # %% ../nbs/18c_demo_report.ipynb #34a82056
 def _costs(page, panels, f, pictures):
@@ -66,25 +69,19 @@ def _costs(page, panels, f, pictures):
     rows = [[k, str(n), _ms(s['seconds'][k]), html_bar(s['seconds'][k]/longest),
              f'{m["peak"]-m["before"]:,.0f} MB', f'{m["peak"]:,.0f} MB']
             for n,(k,m) in zip((f['tokens'],f['grid_tokens']), s['memory'].items())]
-    page.add('What a training step costs', f'A step of {_count(f["batch_size"], "image")}, optimiser included, on '
-        f'windows and on full images. They took turns in this run, {_count(f["rounds"], "round")}; memory is that of '
-        'a fresh process each.',
-        html_table(['step on','tokens per image',f['clock'],'','memory of the step','peak of the process'], rows),
+    heads = ['step on',f'tokens per {panels.image}',f['clock'],'','memory of the step','peak of the process']
+    page.add('What a training step costs', f'A step of {_count(f["batch_size"], panels.image)}, optimiser included, on '
+        f'windows and on full {panels.whole}s. They took turns in this run, {_count(f["rounds"], "round")}; memory is '
+        'that of a fresh process each.', html_table(heads, rows),
         f'Windows take {_times(s["faster"])} less computing, and {_times(s["leaner"])} less memory for activations, '
-        'gradients and the optimiser. `winwin bench train` measures the same for a ViT-B on 1280x720 pixels.')
+        f'gradients and the optimiser. {panels.bench}')
 
 def _ending(page, panels, f, pictures):
-    out,longest = shlex.quote(f['out']),max(f['seconds'].values())
+    longest = max(f['seconds'].values())
     parts = [[k, _seconds(v), html_bar(v/longest)] for k,v in f['seconds'].items()]
     page.add('Where the time went', html_columns(html_table(['part','time',''], parts),
                                                  html_table(['',''], list(f['environment'].items()))))
-    page.add('Next', f'Read images with the model that was just trained. Some streets to try it on are in '
-        f'`{f["out"]}/images`; photographs are a harder test, for it has seen nothing but such streets.',
-        html_code(f'winwin predict {out}/run/best {out}/images -o {out}/predicted'),
-        'Train on your own images: `--root` is a folder with the sub-folders `images` and '
-        f'`{"labels" if f["task"]=="seg" else f["task"]}`, whose files have equal names.',
-        html_code(f'winwin train folder-{f["task"]} --root FOLDER'), 'Or from Python:',
-        html_code(f'from winwin import Predictor\nPredictor({f["out"]+"/run/best"!r})({"photo.jpg"!r}).show()'),
+    page.add('Next', *panels.next_steps(f['out']),
         'The notebooks in `nbs/` hold the code, its tests and its explanation: begin with `00_windows`, `13a_recipes` '
         f'and `14_predict`. All numbers of this page are in `{f["out"]}/demo.json`.')
 
@@ -92,7 +89,7 @@ def _ending(page, panels, f, pictures):
 def demo_page(
     panels:Panels,   # How answers are shown
     facts:dict,      # What was measured
-    pictures:dict,   # Lists 'windows', 'scenes' (four each) and 'readings'; the drawing 'loss'
+    pictures:dict,   # 'windows' and 'scenes', a list each; all 'readings'; the drawing 'loss'
 )->HtmlPage:
     "The report of a demonstration"
     page = HtmlPage(panels.title, f'{_count(facts["steps"], "training step")}, {facts["date"]}', 'winwin demo')

@@ -34,7 +34,7 @@ def html_code(
 
 # %% ../nbs/18a_pages.ipynb #8c489f72
 def png_uri(
-    x:np.ndarray, # Picture (h,w,3), uint8
+    x:np.ndarray, # Picture (h,w,3), uint8; with a fourth channel it may be transparent
 )->str: # data:image/png;base64,...
     "A picture as an address that holds the picture itself"
     out = io.BytesIO()
@@ -42,7 +42,7 @@ def png_uri(
     return 'data:image/png;base64,' + base64.b64encode(out.getvalue()).decode()
 
 def html_picture(
-    x:np.ndarray,      # Picture (h,w,3), uint8
+    x:np.ndarray,      # Picture (h,w,3) or (h,w,4), uint8
     alt:str,           # What it shows, for those who cannot see it
     caption:str='',    # Text below
 )->Html:
