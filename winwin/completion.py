@@ -12,7 +12,7 @@ from torch import Tensor
 from .windows import Windows, sample_tokens
 from .tokens import patchify, unpatchify
 from .vit import ViT, image_statistics, init_weights
-from .decoder import Decoder
+from .decoder import Decoder, layer_groups, no_decay
 
 # %% ../nbs/05a_completion.ipynb #4a228a53
 class CompletionModel(nn.Module):
@@ -49,11 +49,9 @@ class CompletionModel(nn.Module):
 
     def group_matcher(self, coarse:bool=False)->dict:
         "How timm orders the parameters by depth, for layer-wise learning rates"
-        e,d = self.encoder.depth,self.decoder.depth
-        decoder = [(rf'^decoder\.blocks\.{i}\.', (e+1+i,)) for i in range(d)]
-        blocks = [(r'^encoder\.blocks\.(\d+)', None), (r'^encoder\.norm', (e-1,)),
-                  (r'^decoder\.embed|^mask_token', (e,)), *decoder, (r'^decoder\.norm', (e+d,)), (r'^head', (e+d+1,))]
-        return dict(stem=r'^encoder\.patch_embed', blocks=blocks)
+        return layer_groups(self.encoder.depth, self.decoder.depth)
+
+    def no_weight_decay(self)->set[str]: return no_decay(self)
 
 # %% ../nbs/05a_completion.ipynb #513c7556
 def completion_loss(

@@ -13,7 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from . import __version__
 from .models import _create
-from .croco import fill_model, load_croco
+from .weights import fill_model
+from .backbones import timm_encoder
+from .croco import load_croco
 from .decoder import CrossAttention
 from .vit import Attention
 

@@ -25,11 +25,16 @@ def patch_view(
     return img.unflatten(2, (-1,patch)).unflatten(4, (-1,patch)).permute(0,2,4,1,3,5)
 
 def patchify(
-    img:Tensor,   # Images (B,C,H*P,W*P)
-    patch:int=16, # Pixels per token side P
-)->Tensor: # (B,H*W,C*P*P)
-    "Flatten every patch of `img`, patches row by row"
-    return patch_view(img, patch).flatten(3).flatten(1,2)
+    img:Tensor,                # Images (B,C,H*P,W*P)
+    patch:int=16,              # Pixels per token side P
+    windows:Windows|None=None, # Which patches, and in what order; none = all of them, row by row
+)->Tensor: # (B,N,C*P*P)
+    "Flatten patches of `img`"
+    x = patch_view(img, patch)
+    if windows is not None: windows = check_windows(windows, img, x.shape[1:3])
+    if windows is None or windows.is_full: return x.flatten(3).flatten(1,2)
+    b,pos = torch.arange(len(x), device=x.device)[:,None],windows.positions()
+    return x[b,pos[...,0],pos[...,1]].flatten(2)
 
 def unpatchify(
     x:Tensor,             # Flat patches (B,H*W,C*P*P)
@@ -119,13 +124,7 @@ class PatchEmbed(nn.Module):
         "Tokens of `img` in the order of `windows`"
         if img.ndim!=4 or img.shape[1]!=self.in_chans:
             raise ValueError(f'images have shape {tuple(img.shape)}; this model reads (B,{self.in_chans},height,width)')
-        x = patch_view(img, self.patch_size)
-        if windows is not None: windows = check_windows(windows, img, self.grid(img))
-        if windows is None or windows.is_full: x = x.flatten(3).flatten(1,2)
-        else:
-            b,pos = torch.arange(len(x), device=x.device)[:,None],windows.positions()
-            x = x[b,pos[...,0],pos[...,1]].flatten(2)
-        return F.linear(x, self.proj.weight.flatten(1), self.proj.bias)
+        return F.linear(patchify(img, self.patch_size, windows), self.proj.weight.flatten(1), self.proj.bias)
 
 # %% ../nbs/01_tokens.ipynb #e1c1405d
 def check_windows(
