@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 import torch, torch.nn as nn
 from torch.utils.data import Dataset
-from .models import create_model
+from .models import create_model, model_task
+from .croco import load_croco
 from .flow_losses import FLOW_CHANNELS
 from .worlds import DrivingWorld, LayeredFlow
 from .datasets import BDD100K, NYUv2, Augment, DepthFolder, SegFolder
@@ -32,7 +33,7 @@ class Recipe:
     pos:str='rope'                        # Positions, 'rope' or 'sincos'
     local_window:int|None=None            # Side of the tiles of local attention, in tokens (ViT-Det); none = global
     global_blocks:tuple[int,...]=()       # With `local_window`: blocks that look everywhere
-    weights:str|None=None                 # Folder of `save_model` to start from; none = fresh weights
+    weights:str|None=None                 # Folder of `save_model`, file of CroCo or a backbone, or 'timm'; none = fresh
     data:str='driving'                    # Name of the data, or of several pairs: '40*sintel + 4*chairs'
     valid:str|None=None                   # Name of the data to evaluate on; none = the held-out part of `data`
     root:str|None=None                    # Folder or file of the data; a cache for 'driving' and 'layered'
@@ -287,7 +288,7 @@ def recipe_model(
     "The model of a recipe, with weights that depend on its seed alone"
     r = recipe
     over = dict(num_classes=len(task.classes)) if r.train.task=='seg' else {}
-    if f'_{r.train.task}_' not in r.model: raise ValueError(f'model {r.model} is not made for the task {r.train.task}')
+    if model_task(r.model)!=r.train.task: raise ValueError(f'model {r.model} is not made for the task {r.train.task}')
     if r.head: over['head'] = r.head
     if r.pos!='rope': over['pos'] = r.pos
     if r.local_window: over |= dict(local_window=r.local_window, global_blocks=list(r.global_blocks))
@@ -297,9 +298,7 @@ def recipe_model(
         over |= {k: v for k,(v,usual) in new.items() if v!=usual}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(r.train.seed)
-        model = create_model(r.model, **over)
-    if r.weights: _start_from(model, r.weights)
-    return model
+        return _begin(r, over)
 
 # %% ../nbs/13a_recipes.ipynb #5dbd6d16
 def recipe_augment(
@@ -332,6 +331,17 @@ def train_recipe(
     return fit(recipe_model(r, task), data, r.train, out=out, **args)
 
 # %% ../nbs/13a_recipes.ipynb #32632b9c
+def _begin(r, over):
+    "The model of a recipe, with the weights it starts from"
+    file = r.weights is not None and Path(r.weights).is_file()
+    if ':' in r.model and (file or r.weights=='timm'): # a backbone of timm: its file, or what timm downloads
+        return create_model(r.model, **over, **dict(checkpoint=r.weights) if file else dict(pretrained=True))
+    model = load_croco(r.weights, r.train.task, **over) if file else create_model(r.model, **over)
+    if model.config['name']!=r.model:
+        raise ValueError(f"{r.weights} holds the weights of another size; take model='{model.config['name']}'")
+    if r.weights and not file: _start_from(model, r.weights)
+    return model
+
 def _start_from(model, folder):
     "Copy the weights of another model that fit; the head may differ"
     from winwin.pretrained import load_model
