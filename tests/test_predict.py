@@ -144,7 +144,7 @@ def test_prediction_records_no_gradient():
     out = predict(model, torch.rand(1,3,32,48))
     assert out.shape==(1,1,32,48) and not out.requires_grad and model.training
 
-@pytest.mark.parametrize('name', [n for n in list_models() if n.endswith(('_micro','_tiny')) and '_flow_' not in n])
+@pytest.mark.parametrize('name', [n for n in list_models() if n.endswith(('_micro','_tiny')) and n.startswith(('winwin_seg_','winwin_depth_'))])
 def test_models_by_name_survive_a_file(name, tmp_path):
     "Any named model with any argument comes back as the same function"
     model = create_model(name, pos='sincos').eval()

@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from .models import DenseModel, FlowModel, list_models, model_task, create_model
     from .croco_files import literal_kwargs, CrocoFile, read_croco, croco_arguments
     from .croco import croco_names, to_croco, load_croco
-    from .attention import attention_sums, self_probability, attention_logits, attention_rows, attention_entropy, window_mass, attention_distance, distance_profile, TauSweep
+    from .attention import attention_sums, head_taus, self_probability, token_products, attention_logits, attention_rows, attention_entropy, window_mass, attention_distance, distance_profile
+    from .curves import TauCurve
     from .layers import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch, Seen, capture
     from .constant import constant_attention, constant_self_probability, constant_tau, constant_height
     from .views import View, make_views, layer_means
-    from .matching import Match, match_temperature
-    from .temperature import set_temperature, get_temperature, fold_temperature, log_ratio, sweep_temperature, Sweep, learn_temperature, Learned
+    from .answers import answer_distance, Disagreement
+    from .matching import attention_output, Match, match_temperature
+    from .learning import learn_temperature, Learned
+    from .temperature import set_temperature, get_temperature, fold_temperature, log_ratio, sweep_temperature, Sweep
     from .pretrained import temperatures, restore_temperatures, HubModel, save_model, load_model, push_model
     from .losses import seg_loss, depth_loss
     from .flow_losses import FLOW_CHANNELS, laplacian_loss, flow_uncertainty, flow_loss, match_targets, match_loss
@@ -84,12 +87,15 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'DenseModel': 'models', 'FlowModel': 'models', 'list_models': 'models', 'model_task': 'models', 'create_model': 'models',
     'literal_kwargs': 'croco_files', 'CrocoFile': 'croco_files', 'read_croco': 'croco_files', 'croco_arguments': 'croco_files',
     'croco_names': 'croco', 'to_croco': 'croco', 'load_croco': 'croco',
-    'attention_sums': 'attention', 'self_probability': 'attention', 'attention_logits': 'attention', 'attention_rows': 'attention', 'attention_entropy': 'attention', 'window_mass': 'attention', 'attention_distance': 'attention', 'distance_profile': 'attention', 'TauSweep': 'attention',
+    'attention_sums': 'attention', 'head_taus': 'attention', 'self_probability': 'attention', 'token_products': 'attention', 'attention_logits': 'attention', 'attention_rows': 'attention', 'attention_entropy': 'attention', 'window_mass': 'attention', 'attention_distance': 'attention', 'distance_profile': 'attention',
+    'TauCurve': 'curves',
     'attention_kinds': 'layers', 'attention_layers': 'layers', 'layer_tau': 'layers', 'set_layer_tau': 'layers', 'watch': 'layers', 'Seen': 'layers', 'capture': 'layers',
     'constant_attention': 'constant', 'constant_self_probability': 'constant', 'constant_tau': 'constant', 'constant_height': 'constant',
     'View': 'views', 'make_views': 'views', 'layer_means': 'views',
-    'Match': 'matching', 'match_temperature': 'matching',
-    'set_temperature': 'temperature', 'get_temperature': 'temperature', 'fold_temperature': 'temperature', 'log_ratio': 'temperature', 'sweep_temperature': 'temperature', 'Sweep': 'temperature', 'learn_temperature': 'temperature', 'Learned': 'temperature',
+    'answer_distance': 'answers', 'Disagreement': 'answers',
+    'attention_output': 'matching', 'Match': 'matching', 'match_temperature': 'matching',
+    'learn_temperature': 'learning', 'Learned': 'learning',
+    'set_temperature': 'temperature', 'get_temperature': 'temperature', 'fold_temperature': 'temperature', 'log_ratio': 'temperature', 'sweep_temperature': 'temperature', 'Sweep': 'temperature',
     'temperatures': 'pretrained', 'restore_temperatures': 'pretrained', 'HubModel': 'pretrained', 'save_model': 'pretrained', 'load_model': 'pretrained', 'push_model': 'pretrained',
     'seg_loss': 'losses', 'depth_loss': 'losses',
     'FLOW_CHANNELS': 'flow_losses', 'laplacian_loss': 'flow_losses', 'flow_uncertainty': 'flow_losses', 'flow_loss': 'flow_losses', 'match_targets': 'flow_losses', 'match_loss': 'flow_losses',
