@@ -3,8 +3,9 @@ import gc, math, weakref
 import pytest, timm, torch
 import winwin
 from winwin import attention as at
-from winwin.attention import (TauSweep, attention_distance, attention_entropy, attention_logits, attention_rows,
-                              attention_sums, distance_profile, self_probability, window_mass)
+from winwin.attention import (attention_distance, attention_entropy, attention_logits, attention_rows, attention_sums,
+                              distance_profile, self_probability, window_mass)
+from winwin.curves import TauCurve
 from winwin.constant import constant_attention, constant_self_probability, constant_tau
 from winwin.layers import attention_layers, capture, layer_tau, set_layer_tau, watch
 from winwin.models import create_model
@@ -58,9 +59,9 @@ def test_cross_attention(route):
     d = torch.cdist(a.double(), b.double())[:,None]
     torch.testing.assert_close(attention_distance(q, k, a, 1.2, b).double(), (P*d).sum(-1), atol=1e-5, rtol=1e-5)
     with pytest.raises(ValueError, match='not of the same tokens'): self_probability(q, k)
-    sweep = TauSweep(q, k)
-    torch.testing.assert_close(sweep.entropy(1.2).double(), -(P*P.log()).sum(-1), atol=1e-3, rtol=0)
-    with pytest.raises(ValueError, match='look at the entropy'): sweep.self_probability(1.2)
+    curve = TauCurve(q, k)
+    torch.testing.assert_close(curve.entropy(1.2).double(), -(P*P.log()).sum(-1), atol=1e-3, rtol=0)
+    with pytest.raises(ValueError, match='look at the entropy'): curve.self_probability(1.2)
 
 @pytest.mark.parametrize('block', [1,64,10_000])
 def test_small_blocks_change_nothing(block, monkeypatch):
@@ -134,8 +135,8 @@ def test_distance_profile():
     (lambda q,k: attention_distance(q, k, torch.zeros(2,69,2)), 'do not fit 70 tokens'),
     (lambda q,k: attention_distance(q, k, torch.zeros(2,70,2), kind='max'), "use 'mean' or 'rms'"),
     (lambda q,k: list(attention_sums(q, k, torch.zeros(1,1,70,17))), 'take fewer at a time'),
-    (lambda q,k: TauSweep(q, k, 2., 1.), 'need 0 <= lo < hi'),
-    (lambda q,k: TauSweep(q, k).entropy(.5), 'leaves'),
+    (lambda q,k: TauCurve(q, k, 2., 1.), 'need 0 <= lo < hi'),
+    (lambda q,k: TauCurve(q, k).entropy(.5), 'leaves'),
     (lambda q,k: window_mass(q, k, Windows.full((6,10))), 'neither the 60')])
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message): call(*qk())
@@ -159,21 +160,21 @@ def test_sweep_over_temperatures_on_trained_attention(trained):
     assert len(seen)==3
     for s in seen:
         assert self_probability(s.q, s.k).std()>1e-4 # not an untrained layer
-        sweep = TauSweep(s.q, s.k, .8, 2.)
+        curve = TauCurve(s.q, s.k, .8, 2.)
         for tau in torch.linspace(.8, 2, 25).tolist():
             p,h = self_probability(s.q, s.k, tau),attention_entropy(s.q, s.k, tau)
-            assert ((sweep.self_probability(tau)/p-1).abs().max())<3e-4
-            assert (sweep.entropy(tau)-h).abs().max()<3e-3
+            assert ((curve.self_probability(tau)/p-1).abs().max())<3e-4
+            assert (curve.entropy(tau)-h).abs().max()<3e-3
         tau = torch.tensor([.9,1.3,1.7])
-        torch.testing.assert_close(sweep.self_probability(tau), self_probability(s.q, s.k, tau), atol=1e-5, rtol=3e-4)
+        torch.testing.assert_close(curve.self_probability(tau), self_probability(s.q, s.k, tau), atol=1e-5, rtol=3e-4)
 
 @pytest.mark.parametrize('nodes,limit', [(3,.05),(4,1e-2),(6,3e-4)])
 def test_more_nodes_smaller_error(trained, nodes, limit):
     model,imgs = trained
     with capture(model, -1) as seen: model(imgs[:1])
     q,k,*_ = seen[0]
-    sweep = TauSweep(q, k, .8, 2., nodes)
-    error = max((sweep.self_probability(t)/self_probability(q, k, t)-1).abs().max().item() for t in (.85,1.1,1.37,1.9))
+    curve = TauCurve(q, k, .8, 2., nodes)
+    error = max((curve.self_probability(t)/self_probability(q, k, t)-1).abs().max().item() for t in (.85,1.1,1.37,1.9))
     assert error<limit
 
 def test_compare_attention(trained):
@@ -330,7 +331,7 @@ def test_views_count_tokens():
     w = sample_windows((8,12), [(4,4)]*2, batch=2, generator=rng())
     train,full = make_views(model, x, w)
     assert len(train)==1 and torch.equal(full.weights[0].bool().view(2,8,12), winwin.window_mask(w))
-    own = lambda layer,q,k,v: self_probability(q, k)
+    own = lambda layer,q,k,v,view: self_probability(q, k)
     got = layer_means(model, attention_layers(model, layers=0), train, own)
     with capture(model, 0) as seen: model(x, w)
     want = self_probability(seen[0].q, seen[0].k).double().mean((0,2))

@@ -13,8 +13,9 @@ from torch import Tensor
 from .windows import Windows
 from .schemes import Scheme
 from .decoder import CrossAttention
-from .attention import (TauSweep, attention_distance, attention_entropy, attention_logits, attention_rows,
+from .attention import (attention_distance, attention_entropy, attention_logits, attention_rows,
                               distance_profile, self_probability, window_mass)
+from .curves import TauCurve
 from .layers import Seen, attention_kinds, attention_layers, capture, layer_tau, watch
 from .constant import constant_attention, constant_self_probability, constant_tau
 from .views import View, layer_means, make_views
@@ -75,9 +76,9 @@ def compare_attention(
     found = attention_layers(model, kind, layers)
     train,full = make_views(model, imgs, windows, draws, generator)
     own = {n: m for n,m in found.items() if not isinstance(m, CrossAttention)}
-    stats = {'self-probability': (own, lambda m,q,k,v: self_probability(q, k, layer_tau(m))),
-             'entropy': (found, lambda m,q,k,v: attention_entropy(q, k, layer_tau(m))),
-             'distance': (found, lambda m,q,k,v: _reach(m, q, k, v, distance))}
+    stats = {'self-probability': (own, lambda m,q,k,*_: self_probability(q, k, layer_tau(m))),
+             'entropy': (found, lambda m,q,k,*_: attention_entropy(q, k, layer_tau(m))),
+             'distance': (found, lambda m,q,k,_,view: _reach(m, q, k, view, distance))}
     was = model.training
     model.eval()
     try:
