@@ -147,7 +147,7 @@ def peak_memory(
     device:str='cpu',   # Where to run it
 )->dict[str,float]: # MB: 'before' the call, 'peak' of the process
     "Run one case in a fresh process and report its memory"
-    home = benches[name].cases[case].__module__ # what registers the benchmark
+    home = next(iter(benches[name].cases.values())).__module__ # what registers the benchmark
     code = f'import {home}; from winwin.bench import _memory_child; _memory_child({name!r}, {case!r}, {device!r})'
     p = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
     if p.returncode: raise RuntimeError(f'memory run of {name}/{case} failed, code {p.returncode}:\n{p.stderr[-2000:]}')
