@@ -331,7 +331,7 @@ def test_views_count_tokens():
     w = sample_windows((8,12), [(4,4)]*2, batch=2, generator=rng())
     train,full = make_views(model, x, w)
     assert len(train)==1 and torch.equal(full.weights[0].bool().view(2,8,12), winwin.window_mask(w))
-    own = lambda layer,q,k,v,view: self_probability(q, k)
+    own = lambda layer,q,k,view: self_probability(q, k)
     got = layer_means(model, attention_layers(model, layers=0), train, own)
     with capture(model, 0) as seen: model(x, w)
     want = self_probability(seen[0].q, seen[0].k).double().mean((0,2))

@@ -3,13 +3,14 @@ import copy, json, math
 import pytest, timm, torch
 import winwin
 from test_probes import each_family, families, make, rng, state, whole
-from winwin.answers import Disagreement, answer_distance
 from winwin.attention import self_probability
-from winwin.layers import attention_layers, capture, layer_tau
+from winwin.layers import attention_layers, layer_tau
+from winwin.matching import output_sizes
 from winwin.models import create_model
 from winwin.pretrained import load_model, save_model
 from winwin.temperature import (Sweep, fold_temperature, get_temperature, learn_temperature, log_ratio, match_temperature,
                                 set_temperature, sweep_temperature)
+from winwin.tuning import FullLoss, compare_temperatures
 from winwin.views import layer_means, make_views
 from winwin.windows import sample_windows
 
@@ -105,7 +106,7 @@ def test_checkpoint_round_trip(tmp_path):
     (lambda m: sweep_temperature(m, lambda _: 0., [1.,1.2]), '3 or more'),
     (lambda m: sweep_temperature(m, lambda _: 0., [1.,1.2,1.1]), 'ascending'),
     (lambda m: learn_temperature(m, lambda *_: 0, per='row'), "'model', 'layer' or 'head'"),
-    (lambda m: match_temperature(m, torch.rand(1,3,96,160), '2x6', by='luck'), 'use self, entropy'),
+    (lambda m: match_temperature(m, torch.rand(1,3,96,160), '2x6', by='luck'), 'use output, self, entropy'),
     (lambda m: match_temperature(m, torch.rand(3,96,160), '2x6'), r'must be \(B,3'),
     (lambda m: match_temperature(m, torch.rand(1,3,96,160), '2x6', bounds=(2.,1.)), 'lower one first'),
     (lambda m: match_temperature(m, torch.rand(1,3,96,160), '2x60'), 'cannot fit'),
@@ -230,18 +231,17 @@ def test_flow_kinds_are_learned_separately():
 
 def means(model, imgs, windows, f=self_probability):
     train,full = make_views(model, imgs, windows)
-    stat = lambda layer,q,k,v,view: f(q, k, layer_tau(layer))
+    stat = lambda layer,q,k,view: f(q, k, layer_tau(layer))
     return tuple(layer_means(model, attention_layers(model), views, stat) for views in (train,[full]))
 
-@pytest.mark.parametrize('by', ['self','entropy','output'])
-@pytest.mark.parametrize('per', ['layer','head'])
+@pytest.mark.parametrize('by,per', [('self','layer'),('self','head'),('entropy','layer'),('entropy','head'),('output','layer')])
 def test_matched_layers_agree_with_training(by, per):
     model,x = sharp()
     r = match_temperature(model, x, '2x6', per=per, by=by)
     for n in r.tau:
         if n in r.at_bounds: continue
         a,b = (d[n] if per=='head' else d[n].mean() for d in (r.train,r.full))
-        torch.testing.assert_close(b, a, rtol=.01, atol=1e-5)
+        torch.testing.assert_close(b, a, rtol=.02, atol=1e-5)
     assert get_temperature(model)==r.tau or per=='head'
     assert r.mean>1 and r.tokens==(72,240)
     if by=='self': # measured again from outside
@@ -258,22 +258,21 @@ def test_matched_model_agrees_on_average(by):
     assert len({*r.tau.values()})==1
     assert torch.stack([(r.full[n].mean()/r.train[n].mean()).log() for n in r.tau]).mean().abs()<2e-3
 
-def test_matching_by_answers_comes_nearer_or_stays():
+def test_output_sizes():
+    "Mean squares of what the layers return, over the tokens that are looked at"
     model,x = sharp()
-    apart = Disagreement(model, x, '2x6')
-    before = apart(model)
-    r = match_temperature(model, x, '2x6')
-    assert r.plain['answers'].tolist()==pytest.approx(before.tolist(), rel=1e-5)
-    assert apart(model).mean()<=before.mean()+1e-7
-    assert apart(model).mean()==pytest.approx(r.full['answers'].mean().item(), rel=1e-4)
+    w = sample_windows((12,20), [(6,6)]*2, batch=3, generator=rng())
+    train,full = make_views(model, x, w)
+    found = []
+    hook = model.encoder.blocks[1].attn.register_forward_hook(lambda m,args,out: found.append(out))
+    model(x, w); model(x)
+    hook.remove()
+    a,b = (output_sizes(model, attention_layers(model), v)['encoder.blocks.1.attn'].item() for v in (train,[full]))
+    same = found[1].gather(1, w.index()[...,None].expand(-1,-1,64))
+    assert a==pytest.approx(found[0].square().mean().item(), rel=1e-5) and b==pytest.approx(same.square().mean().item(), rel=1e-5)
+    assert not model.encoder.blocks[1].attn._forward_hooks
 
-def test_sweep_without_labels_agrees_with_matching():
-    model,x = sharp()
-    r = match_temperature(model, x, '2x6')
-    s = sweep_temperature(model, Disagreement(model, x, '2x6'), progress=False)
-    assert abs(r.mean-s.tau)<.05
-
-@pytest.mark.parametrize('by', ['answers','self','entropy','output'])
+@pytest.mark.parametrize('by', ['self','entropy','output'])
 def test_nothing_to_match(by):
     model,x = sharp()
     r = match_temperature(model, x, 'full', by=by, draws=1)
@@ -294,7 +293,7 @@ def test_failed_matching_restores():
     with pytest.raises(ValueError): match_temperature(model, x[...,:90], '2x6')
     assert {*get_temperature(model).values()}=={1.1}
 
-@pytest.mark.parametrize('by,kind', [('self','encoder'),('self','decoder'),('output','cross'),('entropy','cross'),('answers','all')])
+@pytest.mark.parametrize('by,kind', [('self','encoder'),('self','decoder'),('output','cross'),('entropy','cross'),('output','all')])
 def test_flow_models_by_kind(by, kind):
     torch.manual_seed(0)
     model = create_model('winwin_flow_micro').eval().requires_grad_(False)
@@ -311,12 +310,22 @@ def test_depth_models():
     torch.manual_seed(0)
     model = create_model('winwin_depth_micro', dim=64, depth=4, num_heads=4).eval().requires_grad_(False)
     x = torch.rand(2,3,96,160, generator=rng())
-    assert match_temperature(model, x, '2x6').full['answers'].shape==(2,)
+    assert len({*match_temperature(model, x, '2x6').tau.values()})==1
 
 def test_local_attention_is_left_alone():
     model,x = make('vit-det')
     r = match_temperature(model, x, '2x4', per='layer', by='entropy')
     assert list(r.tau)==['encoder.blocks.1.attn']
+
+def test_timm_backbones(tmp_path):
+    "A dense model on a backbone of timm: matched through windows, saved and loaded with its temperatures"
+    torch.manual_seed(0)
+    model = create_model('vit_small_patch16_dinov3:linear', num_classes=3, depth=2).eval().requires_grad_(False)
+    x = torch.rand(1,3,96,128, generator=rng())
+    r = match_temperature(model, x, '2x2', per='head', by='entropy', bounds=(1.,4.))
+    again = load_model(save_model(model, tmp_path/'m')).eval()
+    torch.testing.assert_close(again(x)[0], model(x)[0])
+    for n,t in get_temperature(again).items(): torch.testing.assert_close(torch.as_tensor(t), torch.as_tensor(r.tau[n]))
 
 def test_timm_models_match_crops():
     torch.manual_seed(0)
@@ -325,17 +334,48 @@ def test_timm_models_match_crops():
     r = match_temperature(model, x, 'crop:4', per='head', by='entropy', bounds=(1.,4.))
     for n in r.tau:
         if n not in r.at_bounds: torch.testing.assert_close(r.full[n], r.train[n], rtol=.01, atol=0)
-    with pytest.raises(ValueError, match='no place in the full image'): match_temperature(model, x, 'crop:4')
+    assert set(match_temperature(model, x, 'crop:4', per='layer').tau)==set(attention_layers(model))
 
-def test_answers():
-    a,b = torch.randn(2,3,4,8,8, generator=rng())
-    p,q = a.softmax(1),b.softmax(1)
-    torch.testing.assert_close(answer_distance(a, b), (p*(p/q).log()).sum(1).mean((1,2)))
-    torch.testing.assert_close(answer_distance(a[:,:1], b[:,:1]), (a-b)[:,:1].abs().mean((1,2,3)))
-    torch.testing.assert_close(answer_distance(a, b, flow=True), (a-b)[:,:2].abs().mean((1,2,3)))
-    model,x = sharp()
-    own = Disagreement(model, x, '2x6', distance=lambda a,b: (a-b).square().mean((1,2,3)))
-    assert own(model).shape==(3,) and (own(model)>0).all()
+# --- From data and tasks
+
+tasks = {'seg': ('winwin_seg_micro', dict(num_classes=14, depth=1), {}), 'depth': ('winwin_depth_micro', dict(depth=4), {}),
+         'flow': ('winwin_flow_micro', dict(num_outputs=3), dict(pair=True))}
+
+@pytest.mark.parametrize('name', tasks)
+def test_full_loss(name):
+    model,args,world = tasks[name]
+    model,data = create_model(model, **args).eval(),winwin.DrivingWorld((48,84), length=4, **world) # 84: padded to 88
+    task = winwin.make_task(name, data)
+    loss = FullLoss(data, task, images=3)
+    with torch.no_grad(): each = loss(model)
+    assert each.shape==(3,) and each.isfinite().all() and len(set(loss.index))==3
+    torch.testing.assert_close(loss(model, 4), each[1]) # steps go round
+    cold = FullLoss(data, task, images=3, keep=0)
+    torch.testing.assert_close(cold(model, 2), each[2])
+    assert not cold.kept and len(loss.kept)==3
+    frames = loss.frames(2, 8)
+    assert (frames[0] if name=='flow' else frames).shape==(2,3,48,88)
+    r = learn_temperature(model, loss, 2, check=1, progress=False)
+    assert all(m.abs().max()>0 for m in r.moved.values())
+
+def test_full_loss_is_the_loss_of_training():
+    data = winwin.DrivingWorld((48,80), length=2)
+    model,task = create_model('winwin_seg_micro', num_classes=14, depth=1).eval(),winwin.make_task('seg', data)
+    item = data[FullLoss(data, task, images=1).index[0]]
+    want = torch.nn.functional.cross_entropy(model(item['image'][None])[0], item['labels'][None].long(), ignore_index=255)
+    torch.testing.assert_close(FullLoss(data, task, images=1)(model)[0], want)
+    with pytest.raises(ValueError, match='no image'): FullLoss(torch.utils.data.Subset(data, []), task)
+
+def test_compare_temperatures():
+    data = winwin.DrivingWorld((48,80), length=3)
+    model,task = create_model('winwin_seg_micro', num_classes=14, depth=1),winwin.make_task('seg', data)
+    set_temperature(model, 1.05)
+    t = compare_temperatures(model, data, data, task, '2x2', images=2, few=2, steps=2, progress=False)
+    assert [r['way'] for r in t.rows]==['none','log-ratio','matched','swept','learned'] and t.score=='mIoU'
+    assert t.rows[0]['difference']==0 and t.rows[1]['tau']==pytest.approx(log_ratio(8, 60))
+    assert [r['labels'] for r in t.rows]==[False]*3+[True]*2
+    assert {*get_temperature(model).values()}=={1.05} and model.training
+    assert 'log-ratio' in repr(t)
 
 def test_names_are_where_the_docs_say():
     import winwin.temperature as t

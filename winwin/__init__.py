@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from .layers import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch, Seen, capture
     from .constant import constant_attention, constant_self_probability, constant_tau, constant_height
     from .views import View, make_views, layer_means
-    from .answers import answer_distance, Disagreement
-    from .matching import attention_output, Match, match_temperature
+    from .matching import output_sizes, Match, match_temperature
     from .learning import learn_temperature, Learned
     from .temperature import set_temperature, get_temperature, fold_temperature, log_ratio, sweep_temperature, Sweep
     from .pretrained import temperatures, restore_temperatures, HubModel, save_model, load_model, push_model
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from .meter import clock, resident
     from .train import TrainConfig, read_config, make_optimizer, make_schedule, TrainResult, fit, resume, read_log, show_log, LiveCurve
     from .recipes import presets, Recipe, get_preset, variants, change, recipe_variants, read_recipe, recipe_data, recipe_task, recipe_model, recipe_augment, train_recipe
+    from .tuning import FullLoss, TemperatureTable, compare_temperatures
     from .predict import tile_offsets, tile_weights, head_reach, predict_bands, auto_rows, predict
     from .predictor import Prediction, Predictor, FolderReport
     from .flow_predict import flow_weights, predict_flow
@@ -92,8 +92,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'attention_kinds': 'layers', 'attention_layers': 'layers', 'layer_tau': 'layers', 'set_layer_tau': 'layers', 'watch': 'layers', 'Seen': 'layers', 'capture': 'layers',
     'constant_attention': 'constant', 'constant_self_probability': 'constant', 'constant_tau': 'constant', 'constant_height': 'constant',
     'View': 'views', 'make_views': 'views', 'layer_means': 'views',
-    'answer_distance': 'answers', 'Disagreement': 'answers',
-    'attention_output': 'matching', 'Match': 'matching', 'match_temperature': 'matching',
+    'output_sizes': 'matching', 'Match': 'matching', 'match_temperature': 'matching',
     'learn_temperature': 'learning', 'Learned': 'learning',
     'set_temperature': 'temperature', 'get_temperature': 'temperature', 'fold_temperature': 'temperature', 'log_ratio': 'temperature', 'sweep_temperature': 'temperature', 'Sweep': 'temperature',
     'temperatures': 'pretrained', 'restore_temperatures': 'pretrained', 'HubModel': 'pretrained', 'save_model': 'pretrained', 'load_model': 'pretrained', 'push_model': 'pretrained',
@@ -121,6 +120,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'clock': 'meter', 'resident': 'meter',
     'TrainConfig': 'train', 'read_config': 'train', 'make_optimizer': 'train', 'make_schedule': 'train', 'TrainResult': 'train', 'fit': 'train', 'resume': 'train', 'read_log': 'train', 'show_log': 'train', 'LiveCurve': 'train',
     'presets': 'recipes', 'Recipe': 'recipes', 'get_preset': 'recipes', 'variants': 'recipes', 'change': 'recipes', 'recipe_variants': 'recipes', 'read_recipe': 'recipes', 'recipe_data': 'recipes', 'recipe_task': 'recipes', 'recipe_model': 'recipes', 'recipe_augment': 'recipes', 'train_recipe': 'recipes',
+    'FullLoss': 'tuning', 'TemperatureTable': 'tuning', 'compare_temperatures': 'tuning',
     'tile_offsets': 'predict', 'tile_weights': 'predict', 'head_reach': 'predict', 'predict_bands': 'predict', 'auto_rows': 'predict', 'predict': 'predict',
     'Prediction': 'predictor', 'Predictor': 'predictor', 'FolderReport': 'predictor',
     'flow_weights': 'flow_predict', 'predict_flow': 'flow_predict',

@@ -97,10 +97,10 @@ class _Fused(TorchFunctionMode):
         return func(q, *rest, **kwargs)
 
 def _plain(layer, q, k, v, attn_mask=None, dropout_p=0., is_causal=False, scale=None, **_):
-    "q, k, v such that the logits are q.k/sqrt(D)"
+    "q and k such that the logits are q.k/sqrt(D)"
     if attn_mask is not None or is_causal:
         raise ValueError(f'{type(layer).__name__} masks its attention or adds to it; probes see only q and k')
-    return q.detach()*(1. if scale is None else scale*q.shape[-1]**.5),k.detach(),v.detach()
+    return q.detach()*(1. if scale is None else scale*q.shape[-1]**.5),k.detach()
 
 @lru_cache(None)
 def _tempered(kind): return type(kind.__name__, (_Tempered,kind), dict(plain=kind))
@@ -116,12 +116,12 @@ def _settle(layer):
 @contextmanager
 def watch(
     layers:dict[str,nn.Module],     # From `attention_layers`
-    look:Callable[...,None],        # Gets the layer's name, the layer, and its q, k and v: (B,heads,N or M,D) each
+    look:Callable[...,None],        # Gets the layer's name, the layer, its q (B,heads,N,D) and k (B,heads,M,D)
 ):
-    "Within: `look` sees the queries, keys and values of every call of `layers`"
+    "Within: `look` sees the queries and keys of every call of `layers`"
     with ExitStack() as undo:
         for name,layer in layers.items():
-            see = lambda q,k,v,name=name,layer=layer: look(name, layer, q, k, v)
+            see = lambda q,k,name=name,layer=layer: look(name, layer, q, k)
             undo.enter_context(_watched(layer, see))
         yield
 
@@ -131,7 +131,7 @@ def _watched(layer, see):
         inner,before = layer.heads,layer.__dict__.get('heads') # a watcher outside this one
         def heads(*args, **kwargs):
             q,k,v = inner(*args, **kwargs)
-            see(q.detach(), k.detach(), v.detach())
+            see(q.detach(), k.detach())
             return q,k,v
         layer.heads = heads
         try: yield
@@ -163,7 +163,7 @@ def capture(
 )->Iterator[list[Seen]]: # Filled while the model runs
     "Record the queries and keys of some layers during a forward pass; the pass itself is unchanged"
     chosen,seen = _choose(model, layer),[]
-    with watch(chosen, lambda name,m,q,k,v: seen.append(Seen(q, k, layer_tau(m), name))): yield seen
+    with watch(chosen, lambda name,m,q,k: seen.append(Seen(q, k, layer_tau(m), name))): yield seen
     if not seen: raise ValueError(f'no call of {", ".join(chosen)} was seen: run the model inside the block; '
                                   'a layer of timm must have fused_attn = True')
 

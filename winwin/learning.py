@@ -16,7 +16,7 @@ from .layers import attention_layers, layer_tau, set_layer_tau
 # %% ../nbs/07f_learning.ipynb #10fea643
 def learn_temperature(
     model:nn.Module,                                # Model of ours or of timm
-    loss:Callable[[nn.Module,int],Tensor],          # (model, step) -> scalar loss on some full images
+    loss:Callable[[nn.Module,int],Tensor],          # (model, step) -> loss of some full images, a number or several
     steps:int=100,                                  # Steps
     per:str='head',                                 # One temperature per 'model', 'layer' or 'head'
     kind:str='all',                                 # Which layers
@@ -34,14 +34,14 @@ def learn_temperature(
     def put(grad):
         for n,m in layers.items(): set_layer_tau(m, logs[n].exp() if grad else logs[n].detach().exp())
     def mean():
-        with torch.no_grad(): return sum(loss(model, i).item() for i in range(check))/max(1, check)
+        with torch.no_grad(): return sum(loss(model, i).mean().item() for i in range(check))/max(1, check)
     model.eval().requires_grad_(False)
     try:
         start,losses = mean(),[]
         for i in (bar := tqdm(range(steps), desc='learn', disable=not progress, leave=False)):
             put(True)
             opt.zero_grad()
-            (l := loss(model, i)).backward()
+            (l := loss(model, i).mean()).backward()
             opt.step(); falling.step()
             losses.append(l.item())
             bar.set_postfix_str(f'{losses[-1]:.4f}')

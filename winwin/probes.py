@@ -78,7 +78,7 @@ def compare_attention(
     own = {n: m for n,m in found.items() if not isinstance(m, CrossAttention)}
     stats = {'self-probability': (own, lambda m,q,k,*_: self_probability(q, k, layer_tau(m))),
              'entropy': (found, lambda m,q,k,*_: attention_entropy(q, k, layer_tau(m))),
-             'distance': (found, lambda m,q,k,_,view: _reach(m, q, k, view, distance))}
+             'distance': (found, lambda m,q,k,view: _reach(m, q, k, view, distance))}
     was = model.training
     model.eval()
     try:

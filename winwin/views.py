@@ -21,7 +21,6 @@ class View:
     args:tuple             # What the model is called with: frames, and windows if there are any
     weights:list[Tensor]   # How much each token counts (B,N), per frame
     places:list[Tensor]    # Where it lies (B,N,2), per frame
-    windows:Windows|None=None # Of the (first) frame, if it was not cut out
 
     def tokens(self,
         q:Tensor, # Queries (b,heads,prefix+N,D) of a layer
@@ -62,14 +61,14 @@ def make_views(
     for _,ws in [] if crop else seen:
         for c,w in zip(counts,ws): c.scatter_add_(1, (i := w.index().cpu().expand(len(c),-1)), torch.ones(i.shape))
     places = [full.positions().expand(len(i),-1,-1) for i in imgs]
-    return [_view(*o, crop) for o in seen],View(imgs, counts, places, full)
+    return [_view(*o) for o in seen],View(imgs, counts, places)
 
 # %% ../nbs/07d_views.ipynb #02dfc934
-def _view(imgs, windows, crop):
+def _view(imgs, windows):
     ones = [torch.ones(len(i), w.num_tokens) for i,w in zip(imgs,windows)]
     places = [w.positions().expand(len(i),-1,-1) for i,w in zip(imgs,windows)]
     args = (*imgs,*([] if all(w.is_full for w in windows) else windows))
-    return View(args, ones, places, None if crop else windows[0])
+    return View(args, ones, places)
 
 def _frames(imgs):
     "Images as a tuple of one or two batches"
@@ -87,15 +86,15 @@ def layer_means(
     model:nn.Module,                                             # Model
     layers:dict[str,nn.Module],                                  # From `attention_layers`
     views:Sequence[View],                                        # Looks to average over
-    stat:Callable[...,Tensor],                                   # (layer, q, k, v, view) -> (B,heads,N)
+    stat:Callable[...,Tensor],                                   # (layer, q, k, view) -> (B,heads,N)
 )->dict[str,Tensor]: # By layer, per head (heads,), float64
     "Means of a statistic of the attention, over the tokens of some views"
     sums = {}
     for v in views:
-        def look(name, layer, q, k, values):
+        def look(name, layer, q, k):
             if (found := v.tokens(q)) is None: return
             (old,n),m = sums.get(name, (0.,0.)),found[0].sum().item()
-            sums[name] = old+m*v.mean(stat(layer, q, k, values, v)),n+m
+            sums[name] = old+m*v.mean(stat(layer, q, k, v)),n+m
         with watch(layers, look): model(*v.args)
     if not sums: raise ValueError('no layer attends to all tokens of the views; is all attention local?')
     return {k: t/n for k,(t,n) in sums.items()}
