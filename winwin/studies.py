@@ -29,6 +29,7 @@ class Study:
     cases:dict[str,dict]                     # Name -> changes to the recipe
     reads:dict[str,tuple[str,...]]=field(default_factory=dict) # Case -> ways to read images; ('full',) if not named
     seeds:tuple[int,...]=(0,1,2)             # One run per case and seed
+    start:Recipe|None=None                   # Trained first, once; every case begins with its weights
 
     def jobs(self)->list[tuple[str,int]]: # (case, seed)
         "All runs, one seed after the other"
@@ -102,9 +103,15 @@ def run_study(
         os.replace(tmp, path)
     return read_study(study, out)
 
+def _train_start(study, out, root, progress):
+    "The weights that all cases share"
+    train_recipe(change(study.start, root=str(root)), out/'start', go_on=True, progress=progress, score=False)
+    return out/'start'/'last'
+
 def _run_case(study, case, seed, out, root, progress):
     "Train and test one case"
-    recipe = change(study.recipe, **study.cases[case], root=str(root), seed=seed)
+    begin = {} if study.start is None else dict(weights=str(_train_start(study, out, root, progress)))
+    recipe = change(study.recipe, **study.cases[case], **begin, root=str(root), seed=seed)
     folder = out/'runs'/f'{case} {seed}'.replace(' ', '-')
     begun = (folder/'last').exists()
     t = clock()
