@@ -1,0 +1,77 @@
+"""Train the small models that are shipped with the package, and write them to winwin/static/models.
+
+    python tools/make_models.py [seg] [flow] [--steps N] [--cache FOLDER] [--runs FOLDER] [--out FOLDER]
+
+Two windows, fixed seeds, one thread: ten to fifteen minutes for each. Weights are written as fp16, and the
+scores in a model's README.md are those of the fp16 weights on full images that were not trained on.
+"""
+import argparse, math
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from winwin.flow_predict import predict_flow
+from winwin.models import create_model
+from winwin.predict import predict
+from winwin.pretrained import load_model, save_model
+from winwin.recipes import change, get_preset, recipe_augment, recipe_data, recipe_task
+from winwin.tasks import evaluate
+from winwin.train import fit, resume
+
+HERE = Path(__file__).resolve().parents[1]
+OUT = HERE/'winwin'/'static'/'models'
+SMALL = dict(dim=128, num_heads=4, mlp_ratio=2., head_args=dict(hidden=64, depth=2)) # six layers of four heads in 1 million parameters
+RECIPES = dict(
+    seg=change(get_preset('driving-seg'), steps=1800, batch_size=4, lr=1.5e-3, beta2=.95, warmup=100, ema=.995, images=1600, log_every=20),
+    flow=change(get_preset('flow-layered'), steps=900, batch_size=8, lr=1e-3, ema=.99, images=2000, flip=.5, flip_y=.5, log_every=20))
+
+def make(task, recipe):
+    "A model with fresh weights that depend on the seed alone"
+    torch.manual_seed(recipe.train.seed)
+    if task=='seg': return create_model(recipe.model, num_classes=14, **SMALL)
+    return create_model(recipe.model, head='linear', relative=True, tied=True, flow_scale=recipe.flow_scale)
+
+def say(line):
+    if 'eval' not in line: print(f"{line['step']:6d}  loss {line['loss']:.3f}", flush=True)
+
+def train(task, recipe, data, what, runs):
+    "A trained model; with a folder, a run that was stopped goes on"
+    how = dict(transform=recipe_augment(recipe, what), task=what, progress=False, watch=say)
+    out = None if runs is None else Path(runs)/task
+    if out is not None and (out/'last').exists(): return resume(out, data, recipe.train, **how).model
+    return fit(make(task, recipe), data, recipe.train, out=out, **how).model
+
+def ship(task, steps, cache, runs, out):
+    recipe = change(RECIPES[task], root=cache, **dict(steps=steps, warmup=min(100, steps//8)) if steps else {})
+    data = recipe_data(recipe)
+    what = recipe_task(recipe, data)
+    model = train(task, recipe, data, what, runs)
+    extra = dict(recipe=asdict(replace(recipe, root=None)), **dict(classes=list(data.classes)) if task=='seg' else {})
+    save_model(model.half(), out/task, extra=extra)
+    model = load_model(out/task).eval() # as users get it: fp16 read as fp32
+    valid = recipe_data(recipe, 'valid')
+    scores = evaluate(model, valid, what, predict_flow if task=='flow' else predict, progress=False)
+    keep = {k: round(v, 4) for k,v in scores.items() if '/' not in k and not math.isnan(v)}
+    if task=='flow': keep |= zero_flow(valid)
+    keep |= dict(images=len(valid), steps=recipe.train.steps)
+    save_model(model.half(), out/task, metrics=keep, extra=extra)
+    print(task, keep, flush=True)
+
+def zero_flow(valid):
+    "The error of a model that sees no motion"
+    error = [item['flow'].norm(dim=0)[item['valid']].mean().item() for item in (valid[i] for i in range(len(valid)))]
+    return {'EPE of no motion': round(sum(error)/len(error), 4)}
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument('tasks', nargs='*', metavar='seg | flow', help='which models; none = both')
+    ap.add_argument('--steps', type=int, help='other than those of the recipe, to try something')
+    ap.add_argument('--cache', help='folder in which rendered images are kept')
+    ap.add_argument('--runs', help='folder in which checkpoints are kept, so that a stopped run goes on')
+    ap.add_argument('--out', type=Path, default=OUT, help='where to')
+    a = ap.parse_args()
+    if bad := [t for t in a.tasks if t not in RECIPES]: ap.error(f'no task {bad[0]!r}; there are {", ".join(RECIPES)}')
+    torch.set_num_threads(1)
+    for task in a.tasks or RECIPES: ship(task, a.steps, a.cache, a.runs, a.out)
+
+if __name__=='__main__': main()
