@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from .probes import AttentionComparison, compare_attention, show_discrepancy
     from .shipped import shipped_models, shipped_model
     from .canvas import WINDOW_COLORS, heat_bytes, lut_bytes, image_bytes, window_boxes, boxes_windows, TokenCanvas, draw_canvas
+    from .explorers import list_devices, Latest, Download, Explorer
     from .attention_maps import fit_image, LayerLook, AttentionMaps, usual_windows, tempered
     from .token_rows import TokenRows, token_panels, layer_maps, mosaic, tau_curve, curve_map
     from .bench import benches, compare, ratio, Bench, register, run_bench, gemm, cpu_share, pick_device, judge, peak_memory, PlainViT, vit_flops, report_bench
@@ -133,6 +134,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'AttentionComparison': 'probes', 'compare_attention': 'probes', 'show_discrepancy': 'probes',
     'shipped_models': 'shipped', 'shipped_model': 'shipped',
     'WINDOW_COLORS': 'canvas', 'heat_bytes': 'canvas', 'lut_bytes': 'canvas', 'image_bytes': 'canvas', 'window_boxes': 'canvas', 'boxes_windows': 'canvas', 'TokenCanvas': 'canvas', 'draw_canvas': 'canvas',
+    'list_devices': 'explorers', 'Latest': 'explorers', 'Download': 'explorers', 'Explorer': 'explorers',
     'fit_image': 'attention_maps', 'LayerLook': 'attention_maps', 'AttentionMaps': 'attention_maps', 'usual_windows': 'attention_maps', 'tempered': 'attention_maps',
     'TokenRows': 'token_rows', 'token_panels': 'token_rows', 'layer_maps': 'token_rows', 'mosaic': 'token_rows', 'tau_curve': 'token_rows', 'curve_map': 'token_rows',
     'benches': 'bench', 'compare': 'bench', 'ratio': 'bench', 'Bench': 'bench', 'register': 'bench', 'run_bench': 'bench', 'gemm': 'bench', 'cpu_share': 'bench', 'pick_device': 'bench', 'judge': 'bench', 'peak_memory': 'bench', 'PlainViT': 'bench', 'vit_flops': 'bench', 'report_bench': 'bench',
