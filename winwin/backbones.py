@@ -81,7 +81,7 @@ def embed_timm(
             rope = apply_keep_indices_nlc(at, rope, at)
             rope = rope.transpose(0,1) if getattr(model, 'rope_mixed', False) else rope.unsqueeze(1)
     if model.pos_embed is not None: x = x + place
-    return model.norm_pre(torch.cat([front.expand(len(x),-1,-1),x], 1)),rope
+    return model.norm_pre(torch.cat([front.expand(x.shape[0],-1,-1),x], 1)),rope
 
 # %% ../nbs/05c_backbones.ipynb #317fdb85
 def _check_timm(m):

@@ -137,6 +137,6 @@ def check_windows(
     if windows.grid!=grid:
         raise ValueError(f'the windows lie on a {windows.grid} grid and the image has {grid} tokens; '
                          f'draw them with sample_windows({grid}, ...)')
-    if windows.batch not in (1,len(img)):
+    if windows.batch not in (1,img.shape[0]): # not len(): an exporter would take the batch for a constant
         raise ValueError(f'{windows.batch} sets of windows for {len(img)} images; draw them with batch={len(img)}')
     return windows.to(img.device)
