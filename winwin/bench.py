@@ -62,6 +62,7 @@ class Bench:
     rounds:int=5                                                    # Rounds that count
     per:tuple[str,float]|None=None                                  # (unit, units per call): report ms per unit
     scale:dict[str,float]=field(default_factory=dict)               # Factor on the time of a case that runs a share
+    figures:Callable[[dict,dict],dict[str,float]]|None=None         # (seconds of all rounds, results) -> other results
 
 benches:dict[str,Bench] = {}
 
@@ -89,11 +90,12 @@ def run_bench(
     timed = {**cases, **({'gemm': gemm(device)} if b.flops else {})}
     t = compare(timed, rounds or b.rounds, device=device, progress=progress)
     t = {k: [s*b.scale.get(k, 1) for s in v] for k,v in t.items()}
-    out = {**facts, **{f'times faster than {o}': ratio(t[o], t[first]) for o in others}}
+    out = {**facts, **{f'times faster than {o}': ratio(t[o], t[first]) for o in others if not b.figures}}
     if b.per: out[f'ms per {b.per[0]}'] = 1e3*statistics.median(t[first])/b.per[1]
     if b.flops: out['gemm GFLOP/s'] = _gemm_flops/statistics.median(t['gemm'])/1e9*cpu_share(device)
     for k,f in b.flops.items(): out[f'utilisation {k}'] = ratio(t['gemm'], t[k])*f/_gemm_flops
     if b.memory and memory: out.update(_memory_ratios(b, device, progress))
+    if b.figures: out = {**facts, **b.figures(t, out | dict(device=device))}
     seconds = {k: statistics.median(v) for k,v in t.items()}
     return dict(bench=name, device=device, about=b.about, seconds=seconds, results=out, targets=judge(out, b.targets))
 
