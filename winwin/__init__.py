@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from .flow_panels import FlowPanels
     from .studies import studies, Study, get_study, run_study, read_study, collect_study, summarize, report
     from .demo import demos, DemoPlan, get_demo, render_scenes, training_step, step_costs, pick_threads, fit_budget, train_demo, readings, compare_readings, run_demo
+    from .lab import explorers, lab_notebook, write_notebooks, check_installed, free_port, LabServer, run_lab
     from .cli import Command, Train, parse_train, Eval, Predict, Demo, StudyCommand, BenchCommand, main
 
 _HOME = { # public name -> module, loaded on first use so that `import winwin` stays quick
@@ -145,6 +146,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'FlowPanels': 'flow_panels',
     'studies': 'studies', 'Study': 'studies', 'get_study': 'studies', 'run_study': 'studies', 'read_study': 'studies', 'collect_study': 'studies', 'summarize': 'studies', 'report': 'studies',
     'demos': 'demo', 'DemoPlan': 'demo', 'get_demo': 'demo', 'render_scenes': 'demo', 'training_step': 'demo', 'step_costs': 'demo', 'pick_threads': 'demo', 'fit_budget': 'demo', 'train_demo': 'demo', 'readings': 'demo', 'compare_readings': 'demo', 'run_demo': 'demo',
+    'explorers': 'lab', 'lab_notebook': 'lab', 'write_notebooks': 'lab', 'check_installed': 'lab', 'free_port': 'lab', 'LabServer': 'lab', 'run_lab': 'lab',
     'Command': 'cli', 'Train': 'cli', 'parse_train': 'cli', 'Eval': 'cli', 'Predict': 'cli', 'Demo': 'cli', 'StudyCommand': 'cli', 'BenchCommand': 'cli', 'main': 'cli',
 }
 __all__ = ['__version__', *_HOME]
