@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from .meter import clock, resident
     from .train import TrainConfig, read_config, make_optimizer, make_schedule, TrainResult, fit, resume, read_log, show_log, LiveCurve
     from .recipes import presets, Recipe, get_preset, variants, change, recipe_variants, read_recipe, recipe_data, recipe_task, recipe_model, recipe_augment, train_recipe
-    from .tuning import FullLoss, TemperatureTable, compare_temperatures
+    from .tuning import FullLoss, Judged, TemperatureTable, compare_temperatures, token_counts
     from .predict import tile_offsets, tile_weights, head_reach, predict_bands, auto_rows, predict
     from .predictor import Prediction, Predictor, FolderReport
     from .flow_predict import flow_weights, predict_flow
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from .studies import studies, Study, get_study, run_study, read_study, collect_study, summarize, report
     from .demo import demos, DemoPlan, get_demo, render_scenes, training_step, step_costs, pick_threads, fit_budget, train_demo, readings, compare_readings, run_demo
     from .lab import explorers, lab_notebook, write_notebooks, check_installed, free_port, LabServer, run_lab
-    from .cli import Command, Train, parse_train, Eval, Predict, Demo, StudyCommand, BenchCommand, main
+    from .cli import Command, Train, parse_train, Eval, Predict, Demo, StudyCommand, BenchCommand, Lab, App, main
 
 _HOME = { # public name -> module, loaded on first use so that `import winwin` stays quick
     'Windows': 'windows', 'window_mask': 'windows', 'free_corners': 'windows', 'sample_windows': 'windows', 'sample_tokens': 'windows', 'random_sizes': 'windows', 'crop_windows': 'windows', 'show_windows': 'windows', 'distance_histogram': 'windows', 'seen_neighbours': 'windows',
@@ -126,7 +126,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'clock': 'meter', 'resident': 'meter',
     'TrainConfig': 'train', 'read_config': 'train', 'make_optimizer': 'train', 'make_schedule': 'train', 'TrainResult': 'train', 'fit': 'train', 'resume': 'train', 'read_log': 'train', 'show_log': 'train', 'LiveCurve': 'train',
     'presets': 'recipes', 'Recipe': 'recipes', 'get_preset': 'recipes', 'variants': 'recipes', 'change': 'recipes', 'recipe_variants': 'recipes', 'read_recipe': 'recipes', 'recipe_data': 'recipes', 'recipe_task': 'recipes', 'recipe_model': 'recipes', 'recipe_augment': 'recipes', 'train_recipe': 'recipes',
-    'FullLoss': 'tuning', 'TemperatureTable': 'tuning', 'compare_temperatures': 'tuning',
+    'FullLoss': 'tuning', 'Judged': 'tuning', 'TemperatureTable': 'tuning', 'compare_temperatures': 'tuning', 'token_counts': 'tuning',
     'tile_offsets': 'predict', 'tile_weights': 'predict', 'head_reach': 'predict', 'predict_bands': 'predict', 'auto_rows': 'predict', 'predict': 'predict',
     'Prediction': 'predictor', 'Predictor': 'predictor', 'FolderReport': 'predictor',
     'flow_weights': 'flow_predict', 'predict_flow': 'flow_predict',
@@ -147,7 +147,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'studies': 'studies', 'Study': 'studies', 'get_study': 'studies', 'run_study': 'studies', 'read_study': 'studies', 'collect_study': 'studies', 'summarize': 'studies', 'report': 'studies',
     'demos': 'demo', 'DemoPlan': 'demo', 'get_demo': 'demo', 'render_scenes': 'demo', 'training_step': 'demo', 'step_costs': 'demo', 'pick_threads': 'demo', 'fit_budget': 'demo', 'train_demo': 'demo', 'readings': 'demo', 'compare_readings': 'demo', 'run_demo': 'demo',
     'explorers': 'lab', 'lab_notebook': 'lab', 'write_notebooks': 'lab', 'check_installed': 'lab', 'free_port': 'lab', 'LabServer': 'lab', 'run_lab': 'lab',
-    'Command': 'cli', 'Train': 'cli', 'parse_train': 'cli', 'Eval': 'cli', 'Predict': 'cli', 'Demo': 'cli', 'StudyCommand': 'cli', 'BenchCommand': 'cli', 'main': 'cli',
+    'Command': 'cli', 'Train': 'cli', 'parse_train': 'cli', 'Eval': 'cli', 'Predict': 'cli', 'Demo': 'cli', 'StudyCommand': 'cli', 'BenchCommand': 'cli', 'Lab': 'cli', 'App': 'cli', 'main': 'cli',
 }
 __all__ = ['__version__', *_HOME]
 
