@@ -66,7 +66,8 @@ if TYPE_CHECKING:
     from .canvas import WINDOW_COLORS, heat_bytes, lut_bytes, image_bytes, window_boxes, boxes_windows, TokenCanvas, draw_canvas
     from .explorers import list_devices, Latest, Download, Explorer
     from .attention_maps import fit_image, LayerLook, AttentionMaps, usual_windows, tempered
-    from .token_rows import TokenRows, token_panels, layer_maps, mosaic, tau_curve, curve_map
+    from .token_rows import TokenRows, token_panels, layer_rows, mosaic, tau_curve, curve_map
+    from .attention_explorer import example_image, AttentionExplorer
     from .bench import benches, compare, ratio, Bench, register, run_bench, gemm, cpu_share, pick_device, judge, peak_memory, PlainViT, vit_flops, report_bench
     from .pages import Html, html_text, html_code, png_uri, html_picture, html_gallery, html_columns, html_drawing, html_table, html_bar, html_numbers, HtmlPage, html_legend
     from .doctor import Check, check_versions, check_pairing, check_device, check_bf16, check_forward, Doctor
@@ -137,7 +138,8 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'WINDOW_COLORS': 'canvas', 'heat_bytes': 'canvas', 'lut_bytes': 'canvas', 'image_bytes': 'canvas', 'window_boxes': 'canvas', 'boxes_windows': 'canvas', 'TokenCanvas': 'canvas', 'draw_canvas': 'canvas',
     'list_devices': 'explorers', 'Latest': 'explorers', 'Download': 'explorers', 'Explorer': 'explorers',
     'fit_image': 'attention_maps', 'LayerLook': 'attention_maps', 'AttentionMaps': 'attention_maps', 'usual_windows': 'attention_maps', 'tempered': 'attention_maps',
-    'TokenRows': 'token_rows', 'token_panels': 'token_rows', 'layer_maps': 'token_rows', 'mosaic': 'token_rows', 'tau_curve': 'token_rows', 'curve_map': 'token_rows',
+    'TokenRows': 'token_rows', 'token_panels': 'token_rows', 'layer_rows': 'token_rows', 'mosaic': 'token_rows', 'tau_curve': 'token_rows', 'curve_map': 'token_rows',
+    'example_image': 'attention_explorer', 'AttentionExplorer': 'attention_explorer',
     'benches': 'bench', 'compare': 'bench', 'ratio': 'bench', 'Bench': 'bench', 'register': 'bench', 'run_bench': 'bench', 'gemm': 'bench', 'cpu_share': 'bench', 'pick_device': 'bench', 'judge': 'bench', 'peak_memory': 'bench', 'PlainViT': 'bench', 'vit_flops': 'bench', 'report_bench': 'bench',
     'Html': 'pages', 'html_text': 'pages', 'html_code': 'pages', 'png_uri': 'pages', 'html_picture': 'pages', 'html_gallery': 'pages', 'html_columns': 'pages', 'html_drawing': 'pages', 'html_table': 'pages', 'html_bar': 'pages', 'html_numbers': 'pages', 'HtmlPage': 'pages', 'html_legend': 'pages',
     'Check': 'doctor', 'check_versions': 'doctor', 'check_pairing': 'doctor', 'check_device': 'doctor', 'check_bf16': 'doctor', 'check_forward': 'doctor', 'Doctor': 'doctor',

@@ -81,7 +81,38 @@ class LayerLook:
         return x.new_full((*x.shape[:-1],H*W), torch.nan).index_copy(-1, at, x).unflatten(-1, (H,W)).cpu()
 
 # %% ../nbs/15g_attention_maps.ipynb #63baefa0
-class AttentionMaps:
+class _Looker:
+    "What is known of a model and its image"
+    @property
+    def grid(self)->tuple[int,int]: return tuple(n//self.patch for n in self.imgs[0].shape[-2:])
+    @property
+    def device(self)->torch.device: return next(self.model.parameters()).device
+    @property
+    def kinds(self)->dict[str,str]:
+        "Layers by name: 'encoder', 'decoder' or 'cross'"
+        return {n: k for k in ('encoder','decoder','cross') for n in _of_kind(self.model, k)}
+    @property
+    def labels(self)->dict[str,str]:
+        "Layers by name, as people call them: 'encoder 0'"
+        return {n: f'{k} {i}' for k in ('encoder','decoder','cross') for i,n in enumerate(_of_kind(self.model, k))}
+
+    def drop(self, view:str|None=None):
+        "Forget what was recorded, because windows, temperatures or weights are other ones"
+        self.kept = {} if view is None else {k: v for k,v in self.kept.items() if k[0]!=view}
+
+    def to(self, device:str|torch.device)->'AttentionMaps':
+        "Move the model"
+        self.model.to(device)
+        self.windows = [w.to(device) for w in self.windows]
+        self.drop()
+        return self
+
+def _of_kind(model, kind):
+    try: return attention_layers(model, kind)
+    except ValueError: return {}
+
+# %% ../nbs/15g_attention_maps.ipynb #81b6da57
+class AttentionMaps(_Looker):
     "The attention layers of a model as it looks at an image, through windows and in full"
     def __init__(self,
         model:nn.Module,     # Model of ours, an encoder, or a vision transformer of timm
@@ -102,60 +133,32 @@ class AttentionMaps:
         self.layers,self.taus = attention_layers(model),get_temperature(model)
         self.set_windows(windows)
 
-    @property
-    def grid(self)->tuple[int,int]: return tuple(n//self.patch for n in self.imgs[0].shape[-2:])
-    @property
-    def device(self)->torch.device: return next(self.model.parameters()).device
-    @property
-    def kinds(self)->dict[str,str]:
-        "Layers by name: 'encoder', 'decoder' or 'cross'"
-        return {n: k for k in ('encoder','decoder','cross') for n in _of_kind(self.model, k)}
-    @property
-    def labels(self)->dict[str,str]:
-        "Layers by name, as people call them: 'encoder 0'"
-        return {n: f'{k} {i}' for k in ('encoder','decoder','cross') for i,n in enumerate(_of_kind(self.model, k))}
-
     def set_windows(self, windows:str|Scheme|Windows|tuple[Windows,Windows]|None=None):
         "Look through other windows; `seed` draws those of a scheme"
-        if isinstance(windows, (str,Scheme,type(None))): windows = _draw(windows, self.grid, self.seed)
+        if isinstance(windows, (str,Scheme,type(None))): windows = self.draw(windows)
         ws = [windows]*len(self.imgs) if isinstance(windows, Windows) else list(windows)
         for w in ws:
             if w.grid!=self.grid: raise ValueError(f'windows of a {w.grid} grid, the image has {self.grid} tokens')
         self.windows = [w.to(self.device) for w in ws]
         self.drop('windows')
 
+    def draw(self, windows:str|Scheme|None=None)->Windows:
+        "Draw windows of a scheme, by `seed`; none = `usual_windows`"
+        scheme = parse_scheme(usual_windows(self.grid, self.model) if windows is None else windows)
+        if scheme.kind=='crop': raise ValueError(f'{scheme} cuts the image; give windows that stay where they are')
+        return scheme.draw(self.grid, 1, torch.Generator().manual_seed(self.seed))
+
     def look(self, name:str, view:str='full')->LayerLook: return _look(self, name, view)
     def visit(self, see:Callable[[LayerLook],None], view:str='full', names:Sequence[str]|None=None):
         "Run the model as far as the last of the layers `names`, and show each to `see` as it runs"
         return _visit(self, see, view, names)
-
-    def drop(self, view:str|None=None):
-        "Forget what was recorded, because windows, temperatures or weights are other ones"
-        self.kept = {} if view is None else {k: v for k,v in self.kept.items() if k[0]!=view}
 
     def set_taus(self, taus:dict[str,float|Tensor]):
         "Look with other temperatures in the view 'tau'"
         self.taus = self.taus|taus
         self.drop('tau')
 
-    def to(self, device:str|torch.device)->'AttentionMaps':
-        "Move the model"
-        self.model.to(device)
-        self.windows = [w.to(device) for w in self.windows]
-        self.drop()
-        return self
-
-# %% ../nbs/15g_attention_maps.ipynb #81b6da57
-def _of_kind(model, kind):
-    try: return attention_layers(model, kind)
-    except ValueError: return {}
-
-def _draw(windows, grid, seed):
-    "Windows of a scheme"
-    scheme = parse_scheme(usual_windows(grid) if windows is None else windows)
-    if scheme.kind=='crop': raise ValueError(f'{scheme} cuts the image; give windows that stay where they are')
-    return scheme.draw(grid, 1, torch.Generator().manual_seed(seed))
-
+# %% ../nbs/15g_attention_maps.ipynb #a6245f4f
 def _look(self, name, view):
     "A layer from what is kept, or from a pass"
     if name not in self.layers: raise ValueError(f'no layer {name!r}; there are {", ".join(self.layers)}')
@@ -179,6 +182,7 @@ def _view_key(self, view):
     plain = all(not isinstance(t, Tensor) and t==1 for t in self.taus.values())
     return 'full' if view=='tau' and plain else view
 
+# %% ../nbs/15g_attention_maps.ipynb #93804ffb
 class _Enough(Exception): pass
 
 def _visit(self, see, view, names):
@@ -212,12 +216,18 @@ def _record(self, key, name, q, k):
     if not 0<=q.shape[2]-a.num_tokens<=32 or q.shape[2]-a.num_tokens!=k.shape[2]-b.num_tokens: return None
     return LayerLook(q[:1].contiguous(), k[:1].contiguous(), a, b, name, cross)
 
-# %% ../nbs/15g_attention_maps.ipynb #a6245f4f
+# %% ../nbs/15g_attention_maps.ipynb #7487cacf
 def usual_windows(
-    grid:tuple[int,int], # Token grid (H,W)
+    grid:tuple[int,int],            # Token grid (H,W)
+    model:nn.Module|None=None,      # Model that may know what it was trained with
 )->str: # Name of a scheme
-    "Two windows, each about half as high as the image: 2x22 in the paper's grid of 45x80"
-    return f'2*{max(1, grid[0]*22//45)}x{max(1, min(grid[0]*22//45, grid[1]//2))}'
+    "What a saved model was trained with; else two windows, each about half as high as the image"
+    recipe = getattr(model, 'saved', {}).get('extra', {}).get('recipe') or {}
+    known,side = recipe.get('train', {}).get('windows'),max(1, min(grid[0]*22//45, grid[1]//2))
+    try:
+        if known and parse_scheme(known).kind!='crop': parse_scheme(known).draw(grid); return known
+    except ValueError: pass # they do not fit in this grid
+    return f'2*{side}x{side}'
 
 @contextmanager
 def tempered(
