@@ -236,13 +236,13 @@ def _bundle(self):
 
 # %% ../nbs/15d_explorers.ipynb #a41bde4e
 _SHIM = """
-const bytes = s => Uint8Array.from(atob(s), c => c.charCodeAt(0))
+const decode = s => Uint8Array.from(atob(s), c => c.charCodeAt(0))
 const model = state => { const on = {}
-  return {get: k => state[k], set(k, v) { state[k] = v; for (const f of on['change:' + k] || []) f() },
+  return {get: k => state[k], set(k, v) { state[k] = v; for (const f of [...on['change:' + k] || [], ...on.change || []]) f() },
           on(k, f) { (on[k] ||= []).push(f) }, off() {}, save_changes() {}} }
 for (const el of document.querySelectorAll('[data-canvas]')) {
   const [state, files] = JSON.parse(el.dataset.canvas)
-  for (const k in files) state[k] = bytes(files[k])
+  for (const k in files) state[k] = decode(files[k])
   widget.render({model: model(state), el})
 }"""
 
@@ -257,9 +257,9 @@ def _page(self):
 <style>{TokenCanvas._css}
 body {{ max-width: 1100px; margin: 1em auto; padding: 0 1em; font: 15px/1.5 system-ui, sans-serif; }}
 .views {{ display: flex; flex-wrap: wrap; }} img {{ max-width: 100%; background: #fff; }}</style>
-<body class="winwin-explorer"><h1>{esc(self.title)}</h1><div class="views">{views}</div>
+<main class="winwin-explorer"><h1>{esc(self.title)}</h1><div class="views">{views}</div>
 <p><img alt="{esc(self.title)}" src="data:image/png;base64,{png}"></p><table>{rows}</table>
-<details><summary>State</summary><pre>{state}</pre></details><script type="module">{js}{_SHIM}</script></body></html>
+<details><summary>State</summary><pre>{state}</pre></details><script type="module">{js}{_SHIM}</script></main></html>
 """
 
 def _still(canvas):

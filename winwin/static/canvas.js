@@ -1,9 +1,8 @@
-// An image under a grid of tokens: colours over it, tokens to choose, windows to move. No libraries, no requests.
+// An image under a grid of tokens: colours, tokens to choose, windows to move. No libraries, no requests.
 const COLORS = ['#f92', '#2af', '#4d8', '#f5a', '#b9f', '#fe5', '#2dd', '#bc3']
 const STEPS = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}
-const HELP = {view: '', tokens: '. Arrow keys move the chosen token',
-  windows: '. Number keys choose a window, arrow keys move it, Shift and arrow keys resize it'}
-const TRAITS = 'image grid heat lut vmin vmax opacity seen windows tokens mode label caption busy message width'
+const HELP = {view: '', tokens: '. Arrow keys move the token',
+  windows: '. Numbers choose a window, arrow keys move it, with Shift they resize it'}
 
 const bytes = d => d && d.byteLength ? new Uint8Array(d.buffer || d, d.byteOffset || 0, d.byteLength) : new Uint8Array(0)
 const clamp = (v, lo, hi) => Math.max(lo, Math.min(hi, v))
@@ -182,9 +181,11 @@ function render({model, el}) {
   }
   function follow() { if (!drag) { windows = get('windows').map(o => [...o]); current = clamp(current, 0, Math.max(0, windows.length - 1)) } }
   const refresh = () => { follow(); words(); later() }
-  const events = TRAITS.split(' ').map(t => ['change:' + t, t === 'image' ? load : refresh])
-  for (const [name, f] of events) model.on(name, f)
+  model.on('change:image', load); model.on('change', refresh)
   load(); refresh()
-  return () => { for (const [name, f] of events) model.off(name, f); cancelAnimationFrame(frameId); clearTimeout(timer); loads++; picture?.close() }
+  return () => {
+    model.off('change:image', load); model.off('change', refresh); cancelAnimationFrame(frameId); clearTimeout(timer)
+    loads++; picture?.close()
+  }
 }
 export default {render}
