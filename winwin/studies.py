@@ -30,6 +30,7 @@ class Study:
     reads:dict[str,tuple[str,...]]=field(default_factory=dict) # Case -> ways to read images; ('full',) if not named
     seeds:tuple[int,...]=(0,1,2)             # One run per case and seed
     start:Recipe|None=None                   # Trained first, once; every case begins with its weights
+    after:Callable[[Path,Recipe,bool],dict]|None=None # (folder of a run, recipe, progress) -> more to keep of the run
 
     def jobs(self)->list[tuple[str,int]]: # (case, seed)
         "All runs, one seed after the other"
@@ -121,9 +122,10 @@ def _run_case(study, case, seed, out, root, progress):
     task = recipe_task(recipe, valid)
     scores = {r: evaluate(model, valid, task, _reader(r, recipe), progress=progress)
               for r in study.reads.get(case, ('full',))}
+    more = study.after(folder, recipe, progress) if study.after else {}
     return dict(study=study.name, case=case, seed=seed, windows=recipe.train.windows, steps=recipe.train.steps,
                 batch_size=recipe.train.batch_size, train_cpu_s=None if begun else round(t, 1), scores=scores,
-                winwin=__version__, torch=torch.__version__, threads=torch.get_num_threads())
+                winwin=__version__, torch=torch.__version__, threads=torch.get_num_threads()) | more
 
 # %% ../nbs/19_studies.ipynb #c0ffee19
 def read_study(
