@@ -64,13 +64,15 @@ if TYPE_CHECKING:
     from .exports import WholeImage, DensePath, FlowPath, Exported, export_model
     from .probes import AttentionComparison, compare_attention, show_discrepancy
     from .shipped import shipped_models, shipped_model
+    from .cost import CountFlops, Cost, trace_cost, flops, Memory, memory, Plan, plan
     from .canvas import WINDOW_COLORS, heat_bytes, lut_bytes, image_bytes, window_boxes, boxes_windows, TokenCanvas, draw_canvas
     from .explorers import list_devices, Latest, Download, Explorer
     from .attention_maps import fit_image, LayerLook, AttentionMaps, usual_windows, tempered
     from .token_rows import TokenRows, token_panels, layer_rows, mosaic, tau_curve, curve_map
     from .attention_explorer import example_image, AttentionExplorer
     from .charts import LineChart, histogram_line, draw_chart
-    from .layer_curves import token_stats, LayerCurves, read_with, answer_picture
+    from .layer_curves import token_stats, LayerCurves, read_with, answer_picture, answer_change
+    from .temperature_explorer import example_data, TemperatureExplorer
     from .bench import benches, compare, ratio, Bench, register, run_bench, gemm, cpu_share, pick_device, judge, peak_memory, PlainViT, vit_flops, report_bench
     from .pages import Html, html_text, html_code, png_uri, html_picture, html_gallery, html_columns, html_drawing, html_table, html_bar, html_numbers, HtmlPage, html_legend
     from .doctor import Check, check_versions, check_pairing, check_device, check_bf16, check_forward, Doctor
@@ -80,8 +82,9 @@ if TYPE_CHECKING:
     from .studies import studies, Study, get_study, run_study, read_study, collect_study, summarize, report
     from .demo import demos, DemoPlan, get_demo, render_scenes, training_step, step_costs, pick_threads, fit_budget, train_demo, readings, compare_readings, run_demo
     from .lab import explorers, lab_notebook, write_notebooks, check_installed, free_port, LabServer, run_lab
-    from .tempering import TrainedRun, open_run, Tempering, temper, guesses, show_tempering, keep_temperature, undo_temperature, write_tempering
-    from .cli import Command, Train, parse_train, Eval, Predict, Demo, StudyCommand, BenchCommand, Lab, App, main
+    from .tempering import TrainedRun, open_run, Tempering, temper, guesses, tempering_text, show_tempering, keep_temperature, undo_temperature, write_tempering
+    from .temperature_study import verdict, temperature_report
+    from .cli import Command, Train, parse_train, Eval, Predict, Export, Demo, StudyCommand, BenchCommand, Lab, App, main
 
 _HOME = { # public name -> module, loaded on first use so that `import winwin` stays quick
     'Windows': 'windows', 'window_mask': 'windows', 'free_corners': 'windows', 'sample_windows': 'windows', 'sample_tokens': 'windows', 'random_sizes': 'windows', 'crop_windows': 'windows', 'show_windows': 'windows', 'distance_histogram': 'windows', 'seen_neighbours': 'windows',
@@ -140,13 +143,15 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'WholeImage': 'exports', 'DensePath': 'exports', 'FlowPath': 'exports', 'Exported': 'exports', 'export_model': 'exports',
     'AttentionComparison': 'probes', 'compare_attention': 'probes', 'show_discrepancy': 'probes',
     'shipped_models': 'shipped', 'shipped_model': 'shipped',
+    'CountFlops': 'cost', 'Cost': 'cost', 'trace_cost': 'cost', 'flops': 'cost', 'Memory': 'cost', 'memory': 'cost', 'Plan': 'cost', 'plan': 'cost',
     'WINDOW_COLORS': 'canvas', 'heat_bytes': 'canvas', 'lut_bytes': 'canvas', 'image_bytes': 'canvas', 'window_boxes': 'canvas', 'boxes_windows': 'canvas', 'TokenCanvas': 'canvas', 'draw_canvas': 'canvas',
     'list_devices': 'explorers', 'Latest': 'explorers', 'Download': 'explorers', 'Explorer': 'explorers',
     'fit_image': 'attention_maps', 'LayerLook': 'attention_maps', 'AttentionMaps': 'attention_maps', 'usual_windows': 'attention_maps', 'tempered': 'attention_maps',
     'TokenRows': 'token_rows', 'token_panels': 'token_rows', 'layer_rows': 'token_rows', 'mosaic': 'token_rows', 'tau_curve': 'token_rows', 'curve_map': 'token_rows',
     'example_image': 'attention_explorer', 'AttentionExplorer': 'attention_explorer',
     'LineChart': 'charts', 'histogram_line': 'charts', 'draw_chart': 'charts',
-    'token_stats': 'layer_curves', 'LayerCurves': 'layer_curves', 'read_with': 'layer_curves', 'answer_picture': 'layer_curves',
+    'token_stats': 'layer_curves', 'LayerCurves': 'layer_curves', 'read_with': 'layer_curves', 'answer_picture': 'layer_curves', 'answer_change': 'layer_curves',
+    'example_data': 'temperature_explorer', 'TemperatureExplorer': 'temperature_explorer',
     'benches': 'bench', 'compare': 'bench', 'ratio': 'bench', 'Bench': 'bench', 'register': 'bench', 'run_bench': 'bench', 'gemm': 'bench', 'cpu_share': 'bench', 'pick_device': 'bench', 'judge': 'bench', 'peak_memory': 'bench', 'PlainViT': 'bench', 'vit_flops': 'bench', 'report_bench': 'bench',
     'Html': 'pages', 'html_text': 'pages', 'html_code': 'pages', 'png_uri': 'pages', 'html_picture': 'pages', 'html_gallery': 'pages', 'html_columns': 'pages', 'html_drawing': 'pages', 'html_table': 'pages', 'html_bar': 'pages', 'html_numbers': 'pages', 'HtmlPage': 'pages', 'html_legend': 'pages',
     'Check': 'doctor', 'check_versions': 'doctor', 'check_pairing': 'doctor', 'check_device': 'doctor', 'check_bf16': 'doctor', 'check_forward': 'doctor', 'Doctor': 'doctor',
@@ -156,8 +161,9 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'studies': 'studies', 'Study': 'studies', 'get_study': 'studies', 'run_study': 'studies', 'read_study': 'studies', 'collect_study': 'studies', 'summarize': 'studies', 'report': 'studies',
     'demos': 'demo', 'DemoPlan': 'demo', 'get_demo': 'demo', 'render_scenes': 'demo', 'training_step': 'demo', 'step_costs': 'demo', 'pick_threads': 'demo', 'fit_budget': 'demo', 'train_demo': 'demo', 'readings': 'demo', 'compare_readings': 'demo', 'run_demo': 'demo',
     'explorers': 'lab', 'lab_notebook': 'lab', 'write_notebooks': 'lab', 'check_installed': 'lab', 'free_port': 'lab', 'LabServer': 'lab', 'run_lab': 'lab',
-    'TrainedRun': 'tempering', 'open_run': 'tempering', 'Tempering': 'tempering', 'temper': 'tempering', 'guesses': 'tempering', 'show_tempering': 'tempering', 'keep_temperature': 'tempering', 'undo_temperature': 'tempering', 'write_tempering': 'tempering',
-    'Command': 'cli', 'Train': 'cli', 'parse_train': 'cli', 'Eval': 'cli', 'Predict': 'cli', 'Demo': 'cli', 'StudyCommand': 'cli', 'BenchCommand': 'cli', 'Lab': 'cli', 'App': 'cli', 'main': 'cli',
+    'TrainedRun': 'tempering', 'open_run': 'tempering', 'Tempering': 'tempering', 'temper': 'tempering', 'guesses': 'tempering', 'tempering_text': 'tempering', 'show_tempering': 'tempering', 'keep_temperature': 'tempering', 'undo_temperature': 'tempering', 'write_tempering': 'tempering',
+    'verdict': 'temperature_study', 'temperature_report': 'temperature_study',
+    'Command': 'cli', 'Train': 'cli', 'parse_train': 'cli', 'Eval': 'cli', 'Predict': 'cli', 'Export': 'cli', 'Demo': 'cli', 'StudyCommand': 'cli', 'BenchCommand': 'cli', 'Lab': 'cli', 'App': 'cli', 'main': 'cli',
 }
 __all__ = ['__version__', *_HOME]
 

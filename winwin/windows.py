@@ -103,11 +103,13 @@ _pytree.register_pytree_node(Windows,
 def _flat_ids(yx, sizes, grid):
     "Flat ids (B,N) of the windows' tokens, without a loop over windows"
     dev,W = yx.device,grid[1]
-    hw = torch.tensor(sizes, device=dev).reshape(-1,2)
-    if len(set(sizes))==1: rank = torch.arange(sizes[0][0]*sizes[0][1], device=dev).repeat(len(sizes))
-    else: rank = torch.cat([torch.arange(h*w, device=dev) for h,w in sizes]) # place of each token in its window
-    win = torch.arange(len(sizes), device=dev).repeat_interleave(hw.prod(1), output_size=len(rank))
-    w = hw[win,1]
+    if len(set(sizes))==1: # rank: place of each token in its window
+        (h,w),i = sizes[0],torch.arange(_area(sizes), device=dev)
+        rank,win = i%(h*w),i//(h*w)
+    else:
+        hw,rank = torch.tensor(sizes, device=dev),torch.cat([torch.arange(h*w, device=dev) for h,w in sizes])
+        win = torch.arange(len(sizes), device=dev).repeat_interleave(hw.prod(1), output_size=len(rank))
+        w = hw[win,1]
     return (yx[...,0]*W + yx[...,1])[:,win] + rank//w*W + rank%w
 
 # %% ../nbs/00_windows.ipynb #f8de2834
