@@ -372,10 +372,35 @@ def test_compare_temperatures():
     set_temperature(model, 1.05)
     t = compare_temperatures(model, data, data, task, '2x2', images=2, few=2, steps=2, progress=False)
     assert [r['way'] for r in t.rows]==['none','log-ratio','matched','swept','learned'] and t.score=='mIoU'
-    assert t.rows[0]['difference']==0 and t.rows[1]['tau']==pytest.approx(log_ratio(8, 60))
+    assert t.rows[0]['loss_difference']==t.rows[0]['score_difference']==0 and t.rows[1]['tau']==pytest.approx(log_ratio(8, 60))
     assert [r['labels'] for r in t.rows]==[False]*3+[True]*2
     assert {*get_temperature(model).values()}=={1.05} and model.training
     assert 'log-ratio' in repr(t)
+
+def test_score_errors_by_leaving_out():
+    data = winwin.DrivingWorld((48,80), length=4)
+    model,task = create_model('winwin_seg_micro', num_classes=14, depth=1).eval(),winwin.make_task('seg', data)
+    with torch.no_grad(): j = FullLoss(data, task).judge(model)
+    some = FullLoss(data, task).index
+    for i in range(4):
+        rest = torch.utils.data.Subset(data, [o for n,o in enumerate(some) if n!=i])
+        assert j.without[i].item()==pytest.approx(winwin.evaluate(model, rest, task, progress=False)['mIoU'])
+    same = j.minus(j)
+    assert same['loss']==same['score']==same['loss_error']==same['score_error']==0
+    k = winwin.tuning.Judged(j.losses*2, j.score, j.without*3)
+    d = k.minus(j)
+    assert d['loss']==pytest.approx(j.losses.mean().item()) and d['loss_error']==pytest.approx(j.losses.std().item()/2)
+    w = 2*j.without
+    assert d['score_error']==pytest.approx((3/4*(w-w.mean()).square().sum()).sqrt().item())
+
+@pytest.mark.parametrize('name', tasks)
+def test_judge_gives_the_scores_of_evaluate(name):
+    model,args,world = tasks[name]
+    model,data = create_model(model, **args),winwin.DrivingWorld((48,84), length=3, **world) # 84: padded to 88
+    task = winwin.make_task(name, data)
+    with torch.no_grad(): j = FullLoss(data, task).judge(model.eval())
+    assert j.score==pytest.approx(winwin.evaluate(model, data, task, progress=False)[task.score], rel=1e-5)
+    torch.testing.assert_close(j.losses.float(), FullLoss(data, task)(model).detach().cpu().float())
 
 def test_names_are_where_the_docs_say():
     import winwin.temperature as t

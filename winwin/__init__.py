@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from .lab import explorers, lab_notebook, write_notebooks, check_installed, free_port, LabServer, run_lab
     from .tempering import TrainedRun, open_run, Tempering, temper, guesses, tempering_text, show_tempering, keep_temperature, undo_temperature, write_tempering
     from .temperature_study import verdict, temperature_report
-    from .cli import Command, Train, parse_train, Eval, Predict, Export, Demo, StudyCommand, BenchCommand, Lab, App, main
+    from .cli import Command, Train, parse_train, Eval, Predict, Export, Temperature, Demo, StudyCommand, BenchCommand, Lab, App, main
 
 _HOME = { # public name -> module, loaded on first use so that `import winwin` stays quick
     'Windows': 'windows', 'window_mask': 'windows', 'free_corners': 'windows', 'sample_windows': 'windows', 'sample_tokens': 'windows', 'random_sizes': 'windows', 'crop_windows': 'windows', 'show_windows': 'windows', 'distance_histogram': 'windows', 'seen_neighbours': 'windows',
@@ -163,7 +163,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'explorers': 'lab', 'lab_notebook': 'lab', 'write_notebooks': 'lab', 'check_installed': 'lab', 'free_port': 'lab', 'LabServer': 'lab', 'run_lab': 'lab',
     'TrainedRun': 'tempering', 'open_run': 'tempering', 'Tempering': 'tempering', 'temper': 'tempering', 'guesses': 'tempering', 'tempering_text': 'tempering', 'show_tempering': 'tempering', 'keep_temperature': 'tempering', 'undo_temperature': 'tempering', 'write_tempering': 'tempering',
     'verdict': 'temperature_study', 'temperature_report': 'temperature_study',
-    'Command': 'cli', 'Train': 'cli', 'parse_train': 'cli', 'Eval': 'cli', 'Predict': 'cli', 'Export': 'cli', 'Demo': 'cli', 'StudyCommand': 'cli', 'BenchCommand': 'cli', 'Lab': 'cli', 'App': 'cli', 'main': 'cli',
+    'Command': 'cli', 'Train': 'cli', 'parse_train': 'cli', 'Eval': 'cli', 'Predict': 'cli', 'Export': 'cli', 'Temperature': 'cli', 'Demo': 'cli', 'StudyCommand': 'cli', 'BenchCommand': 'cli', 'Lab': 'cli', 'App': 'cli', 'main': 'cli',
 }
 __all__ = ['__version__', *_HOME]
 
