@@ -231,7 +231,7 @@ class Temperature:
     compare: bool=False                     # All ways on held-out images; changes nothing
     undo: bool=False                        # Bring back what was there before the last change
     images:int|None=None                    # Training images; none = 8 to match, else 16
-    kind:str|None=None                      # Layers: all, self, encoder, decoder or cross; none = self to match, else all
+    kind:str|None=None                      # Which layers: all, self, encoder, decoder, cross; none = the way's own
     per:str|None=None                       # One temperature per model, layer or head; none = the way's own
     steps:int=100                           # Of learning
     fine:bool=False                         # Sweep 51 temperatures instead of about 14
