@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .learning import learn_temperature, Learned
     from .temperature import set_temperature, get_temperature, fold_temperature, log_ratio, sweep_temperature, Sweep
     from .pretrained import temperatures, restore_temperatures, HubModel, save_model, load_model, push_model
+    from .positions import size_scale, set_position_scale, get_position_scale
     from .losses import seg_loss, depth_loss
     from .flow_losses import FLOW_CHANNELS, laplacian_loss, flow_uncertainty, flow_loss, match_targets, match_loss
     from .metrics import DEPTH_SCORES, SegMetrics, show_confusion, DepthMetrics
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from .lab import explorers, lab_notebook, write_notebooks, check_installed, free_port, LabServer, run_lab
     from .tempering import TrainedRun, open_run, Tempering, temper, guesses, tempering_text, show_tempering, keep_temperature, undo_temperature, write_tempering
     from .temperature_study import verdict, temperature_report
+    from .resolution import resolution_sizes, StreetViews, score_sizes, show_resolution, resolution_table
     from .cli import Command, Train, parse_train, Eval, Predict, Export, Temperature, Demo, StudyCommand, BenchCommand, Lab, App, main
 
 _HOME = { # public name -> module, loaded on first use so that `import winwin` stays quick
@@ -110,6 +112,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'learn_temperature': 'learning', 'Learned': 'learning',
     'set_temperature': 'temperature', 'get_temperature': 'temperature', 'fold_temperature': 'temperature', 'log_ratio': 'temperature', 'sweep_temperature': 'temperature', 'Sweep': 'temperature',
     'temperatures': 'pretrained', 'restore_temperatures': 'pretrained', 'HubModel': 'pretrained', 'save_model': 'pretrained', 'load_model': 'pretrained', 'push_model': 'pretrained',
+    'size_scale': 'positions', 'set_position_scale': 'positions', 'get_position_scale': 'positions',
     'seg_loss': 'losses', 'depth_loss': 'losses',
     'FLOW_CHANNELS': 'flow_losses', 'laplacian_loss': 'flow_losses', 'flow_uncertainty': 'flow_losses', 'flow_loss': 'flow_losses', 'match_targets': 'flow_losses', 'match_loss': 'flow_losses',
     'DEPTH_SCORES': 'metrics', 'SegMetrics': 'metrics', 'show_confusion': 'metrics', 'DepthMetrics': 'metrics',
@@ -163,6 +166,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'explorers': 'lab', 'lab_notebook': 'lab', 'write_notebooks': 'lab', 'check_installed': 'lab', 'free_port': 'lab', 'LabServer': 'lab', 'run_lab': 'lab',
     'TrainedRun': 'tempering', 'open_run': 'tempering', 'Tempering': 'tempering', 'temper': 'tempering', 'guesses': 'tempering', 'tempering_text': 'tempering', 'show_tempering': 'tempering', 'keep_temperature': 'tempering', 'undo_temperature': 'tempering', 'write_tempering': 'tempering',
     'verdict': 'temperature_study', 'temperature_report': 'temperature_study',
+    'resolution_sizes': 'resolution', 'StreetViews': 'resolution', 'score_sizes': 'resolution', 'show_resolution': 'resolution', 'resolution_table': 'resolution',
     'Command': 'cli', 'Train': 'cli', 'parse_train': 'cli', 'Eval': 'cli', 'Predict': 'cli', 'Export': 'cli', 'Temperature': 'cli', 'Demo': 'cli', 'StudyCommand': 'cli', 'BenchCommand': 'cli', 'Lab': 'cli', 'App': 'cli', 'main': 'cli',
 }
 __all__ = ['__version__', *_HOME]

@@ -58,7 +58,7 @@ class AttentionExplorer(Explorer):
         tau:float|None=None,        # Temperature; none = the ratio of logarithms
         tokens:int=3600,            # Larger pictures are made smaller
         device:str|None=None,       # Where to compute; none = where the model is
-        width:int=330,              # Pixels of a picture on the page
+        width:int=300,              # Pixels of a picture on the page
         memory:int=2**29,           # Bytes of queries and keys to keep
     ):
         if model is None: model = shipped_model('flow' if isinstance(img, (tuple,list)) else 'seg')

@@ -24,7 +24,7 @@ class LineChart(anywidget.AnyWidget):
     log = traitlets.Bool(False).tag(sync=True)                # x is a logarithm to base 10
     pick = traitlets.Bool(False).tag(sync=True)               # A click sets `at`
     label = traitlets.Unicode('').tag(sync=True)              # What a screen reader says; empty = the title
-    width = traitlets.Int(330).tag(sync=True)                 # Pixels on the page
+    width = traitlets.Int(300).tag(sync=True)                 # Pixels on the page
     height = traitlets.Int(210).tag(sync=True)                # Pixels on the page
 
     def put(self, *lines:dict):
@@ -59,14 +59,15 @@ def draw_chart(
         style = dict(ls='--' if l.get('dash') else '-', marker='o' if l.get('dots') else None, ms=2.5)
         ax.plot(x, y, c=color, lw=1.2, label=l['name'], **style)
         if l.get('fill'): ax.fill_between(x, y, color=color, alpha=.16, lw=0)
+    if len(chart.lines)>1: ax.legend(fontsize=6, frameon=False)
+    if chart.xlim: ax.set_xlim(*chart.xlim)
     for i,m in enumerate(chart.marks):
         color = m.get('color') or _hues[i%len(_hues)]
         ax.axvline(m['x'], c=color, lw=1, ls=':')
-        place = dict(xycoords=('data','axes fraction'), va='top')
+        late = m['x']>np.dot(ax.get_xlim(), (.3,.7)) # write to the left
+        place = dict(xycoords=('data','axes fraction'), va='top', ha='right' if late else 'left')
         ax.annotate(m['name'], (m['x'],.97-.1*(i%5)), fontsize=6, color=color, **place)
     if chart.at is not None: ax.axvline(chart.at, c='k', lw=1)
-    if chart.lines: ax.legend(fontsize=6, frameon=False)
-    if chart.xlim: ax.set_xlim(*chart.xlim)
     if chart.ylim: ax.set_ylim(*chart.ylim)
     ax.tick_params(labelsize=6)
     if chart.log: ax.xaxis.set_major_formatter(lambda v,_: f'1e{v:.0f}' if abs(v-round(v))<1e-6 else '')

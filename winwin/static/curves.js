@@ -60,7 +60,8 @@ function render({model, el}) {
     const plot = part('svg', {x: pad.l, y: pad.t, width: clip, height: H - pad.t - pad.b, viewBox: `${pad.l} ${pad.t} ${clip} ${H - pad.t - pad.b}`}, svg)
     get('marks').forEach((m, i) => {
       part('line', {x1: X(m.x), x2: X(m.x), y1: pad.t, y2: H - pad.b, stroke: m.color || HUES[i % HUES.length], 'stroke-width': 1.5, 'stroke-dasharray': '2 3'}, plot)
-      part('text', {x: X(m.x) + 3, y: pad.t + 10 + 12 * (i % 5), style: `fill: ${m.color || HUES[i % HUES.length]}`, class: 'mark'}, plot, m.name)
+      const late = X(m.x) > .7 * W // then write to the left
+      part('text', {x: X(m.x) + (late ? -3 : 3), 'text-anchor': late ? 'end' : 'start', y: pad.t + 10 + 12 * (i % 5), style: `fill: ${m.color || HUES[i % HUES.length]}`, class: 'mark'}, plot, m.name)
     })
     const at = get('at')
     if (Number.isFinite(at)) part('line', {x1: X(at), x2: X(at), y1: pad.t, y2: H - pad.b, class: 'at'}, plot)
