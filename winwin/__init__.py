@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .windows import Windows, window_mask, free_corners, sample_windows, sample_tokens, random_sizes, crop_windows, show_windows, distance_histogram, seen_neighbours
+    from .windows import Windows, window_mask, stack_windows, free_corners, sample_windows, sample_tokens, random_sizes, crop_windows, show_windows, distance_histogram, seen_neighbours
     from .schemes import Scheme, parse_scheme, present
     from .tokens import patch_view, patchify, unpatchify, pad_to_patches, unpad, gather_tokens, scatter_tokens, PatchEmbed, check_windows
     from .rope import rope_table, apply_rope, rotate_pairs, half_to_pairs, pairs_to_half, sincos_pos, trained_grid
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from .cost import CountFlops, Cost, trace_cost, flops, Memory, memory, Plan, plan
     from .canvas import WINDOW_COLORS, heat_bytes, lut_bytes, image_bytes, window_boxes, boxes_windows, TokenCanvas, draw_canvas
     from .explorers import list_devices, Latest, Download, Explorer
+    from .window_explorer import window_facts, scheme_coverage, scheme_of, WindowExplorer
     from .attention_maps import fit_image, LayerLook, AttentionMaps, usual_windows, tempered
     from .token_rows import TokenRows, token_panels, layer_rows, mosaic, tau_curve, curve_map
     from .attention_explorer import example_image, AttentionExplorer
@@ -89,7 +90,7 @@ if TYPE_CHECKING:
     from .cli import Command, Train, parse_train, Eval, Predict, Export, Temperature, Demo, StudyCommand, BenchCommand, Lab, App, main
 
 _HOME = { # public name -> module, loaded on first use so that `import winwin` stays quick
-    'Windows': 'windows', 'window_mask': 'windows', 'free_corners': 'windows', 'sample_windows': 'windows', 'sample_tokens': 'windows', 'random_sizes': 'windows', 'crop_windows': 'windows', 'show_windows': 'windows', 'distance_histogram': 'windows', 'seen_neighbours': 'windows',
+    'Windows': 'windows', 'window_mask': 'windows', 'stack_windows': 'windows', 'free_corners': 'windows', 'sample_windows': 'windows', 'sample_tokens': 'windows', 'random_sizes': 'windows', 'crop_windows': 'windows', 'show_windows': 'windows', 'distance_histogram': 'windows', 'seen_neighbours': 'windows',
     'Scheme': 'schemes', 'parse_scheme': 'schemes', 'present': 'schemes',
     'patch_view': 'tokens', 'patchify': 'tokens', 'unpatchify': 'tokens', 'pad_to_patches': 'tokens', 'unpad': 'tokens', 'gather_tokens': 'tokens', 'scatter_tokens': 'tokens', 'PatchEmbed': 'tokens', 'check_windows': 'tokens',
     'rope_table': 'rope', 'apply_rope': 'rope', 'rotate_pairs': 'rope', 'half_to_pairs': 'rope', 'pairs_to_half': 'rope', 'sincos_pos': 'rope', 'trained_grid': 'rope',
@@ -149,6 +150,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'CountFlops': 'cost', 'Cost': 'cost', 'trace_cost': 'cost', 'flops': 'cost', 'Memory': 'cost', 'memory': 'cost', 'Plan': 'cost', 'plan': 'cost',
     'WINDOW_COLORS': 'canvas', 'heat_bytes': 'canvas', 'lut_bytes': 'canvas', 'image_bytes': 'canvas', 'window_boxes': 'canvas', 'boxes_windows': 'canvas', 'TokenCanvas': 'canvas', 'draw_canvas': 'canvas',
     'list_devices': 'explorers', 'Latest': 'explorers', 'Download': 'explorers', 'Explorer': 'explorers',
+    'window_facts': 'window_explorer', 'scheme_coverage': 'window_explorer', 'scheme_of': 'window_explorer', 'WindowExplorer': 'window_explorer',
     'fit_image': 'attention_maps', 'LayerLook': 'attention_maps', 'AttentionMaps': 'attention_maps', 'usual_windows': 'attention_maps', 'tempered': 'attention_maps',
     'TokenRows': 'token_rows', 'token_panels': 'token_rows', 'layer_rows': 'token_rows', 'mosaic': 'token_rows', 'tau_curve': 'token_rows', 'curve_map': 'token_rows',
     'example_image': 'attention_explorer', 'AttentionExplorer': 'attention_explorer',

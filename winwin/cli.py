@@ -319,7 +319,7 @@ class BenchCommand:
 
     def run(self)->int: # 0, or 2 for a name that does not exist
         "Run the benchmarks and print their results"
-        import winwin.flow_bench, winwin.timm_bench, winwin.probe_bench # add their benchmarks
+        import winwin.flow_bench, winwin.timm_bench, winwin.probe_bench, winwin.lab_bench # add their benchmarks
         from winwin.bench import benches, report_bench, run_bench
         if not self.names:
             for b in benches.values(): print(f'{b.name:<14}{b.about}')
