@@ -225,11 +225,11 @@ class Export:
 class Temperature:
     "Choose the softmax temperature of a checkpoint with its training images, and write it into the checkpoint."
     checkpoint:_word(str, 'CHECKPOINT')     # Folder of a run, or of a checkpoint
-    match: bool=False                       # Without labels: full images as in windows
-    sweep: bool=False                       # The temperature with the lowest loss on full training images
-    learn: bool=False                       # One temperature per head by gradient descent
-    compare: bool=False                     # All ways on held-out images; changes nothing
-    undo: bool=False                        # Bring back what was there before the last change
+    match:bool=False                       # Without labels: full images as in windows
+    sweep:bool=False                       # The temperature with the lowest loss on full training images
+    learn:bool=False                       # One temperature per head by gradient descent
+    compare:bool=False                     # All ways on held-out images; changes nothing
+    undo:bool=False                        # Bring back what was there before the last change
     images:int|None=None                    # Training images; none = 8 to match, else 16
     kind:str|None=None                      # Which layers: all, self, encoder, decoder, cross; none = the way's own
     per:str|None=None                       # One temperature per model, layer or head; none = the way's own
@@ -243,7 +243,8 @@ class Temperature:
 
     def run(self)->int: # 0
         "Choose, show, keep"
-        from winwin.tempering import keep_temperature, open_run, temper, undo_temperature, write_tempering
+        from winwin.tempering import (keep_temperature, open_run, temper, tempering_text, undo_temperature,
+                                      write_tempering)
         ways = [w for w in ('match','sweep','learn','compare','undo') if getattr(self, w)]
         if len(ways)!=1: raise ValueError('say which way: one of --match, --sweep, --learn, --compare or --undo')
         if self.undo: return print(f'{self.checkpoint} has its temperatures again: '
