@@ -127,7 +127,7 @@ def test_a_notebook_without_a_place_is_refused():
 
 def test_captions_are_in_the_planned_order():
     plan = tomllib.loads((ROOT/'docs'/'sidebar.toml').read_text(encoding='utf-8'))
-    assert list(plan)==['Start', 'The idea', 'Two images', 'Data', 'Training', 'Looking', 'Command line', 'Tutorials', 'Studies']
+    assert list(plan)==['Start', 'The idea', 'Two images', 'Data', 'Training', 'Looking', 'Workbench', 'Command line', 'Tutorials', 'Studies']
 
 def test_names_become_links():
     where = lambda n: f'#{docs.label(n)}'
