@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from .meter import clock, resident
     from .train import TrainConfig, read_config, make_optimizer, make_schedule, TrainResult, fit, resume, read_log, show_log, LiveCurve
     from .recipes import presets, Recipe, get_preset, variants, change, recipe_variants, read_recipe, recipe_data, recipe_task, recipe_model, recipe_augment, train_recipe
-    from .tuning import FullLoss, Judged, TemperatureTable, compare_temperatures, token_counts
+    from .tuning import wide_taus, FullLoss, Judged, TemperatureTable, compare_temperatures, token_counts
     from .predict import tile_offsets, tile_weights, head_reach, predict_bands, auto_rows, predict
     from .predictor import Prediction, Predictor, FolderReport
     from .flow_predict import flow_weights, predict_flow
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from .canvas import WINDOW_COLORS, heat_bytes, lut_bytes, image_bytes, window_boxes, boxes_windows, TokenCanvas, draw_canvas
     from .explorers import list_devices, Latest, Download, Explorer
     from .window_explorer import window_facts, scheme_coverage, scheme_of, WindowExplorer
+    from .guidance_explorer import Guidance, guide_once, GuidanceExplorer
     from .attention_maps import fit_image, LayerLook, AttentionMaps, usual_windows, tempered
     from .token_rows import TokenRows, token_panels, layer_rows, mosaic, tau_curve, curve_map
     from .attention_explorer import example_image, AttentionExplorer
@@ -138,7 +139,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'clock': 'meter', 'resident': 'meter',
     'TrainConfig': 'train', 'read_config': 'train', 'make_optimizer': 'train', 'make_schedule': 'train', 'TrainResult': 'train', 'fit': 'train', 'resume': 'train', 'read_log': 'train', 'show_log': 'train', 'LiveCurve': 'train',
     'presets': 'recipes', 'Recipe': 'recipes', 'get_preset': 'recipes', 'variants': 'recipes', 'change': 'recipes', 'recipe_variants': 'recipes', 'read_recipe': 'recipes', 'recipe_data': 'recipes', 'recipe_task': 'recipes', 'recipe_model': 'recipes', 'recipe_augment': 'recipes', 'train_recipe': 'recipes',
-    'FullLoss': 'tuning', 'Judged': 'tuning', 'TemperatureTable': 'tuning', 'compare_temperatures': 'tuning', 'token_counts': 'tuning',
+    'wide_taus': 'tuning', 'FullLoss': 'tuning', 'Judged': 'tuning', 'TemperatureTable': 'tuning', 'compare_temperatures': 'tuning', 'token_counts': 'tuning',
     'tile_offsets': 'predict', 'tile_weights': 'predict', 'head_reach': 'predict', 'predict_bands': 'predict', 'auto_rows': 'predict', 'predict': 'predict',
     'Prediction': 'predictor', 'Predictor': 'predictor', 'FolderReport': 'predictor',
     'flow_weights': 'flow_predict', 'predict_flow': 'flow_predict',
@@ -151,6 +152,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'WINDOW_COLORS': 'canvas', 'heat_bytes': 'canvas', 'lut_bytes': 'canvas', 'image_bytes': 'canvas', 'window_boxes': 'canvas', 'boxes_windows': 'canvas', 'TokenCanvas': 'canvas', 'draw_canvas': 'canvas',
     'list_devices': 'explorers', 'Latest': 'explorers', 'Download': 'explorers', 'Explorer': 'explorers',
     'window_facts': 'window_explorer', 'scheme_coverage': 'window_explorer', 'scheme_of': 'window_explorer', 'WindowExplorer': 'window_explorer',
+    'Guidance': 'guidance_explorer', 'guide_once': 'guidance_explorer', 'GuidanceExplorer': 'guidance_explorer',
     'fit_image': 'attention_maps', 'LayerLook': 'attention_maps', 'AttentionMaps': 'attention_maps', 'usual_windows': 'attention_maps', 'tempered': 'attention_maps',
     'TokenRows': 'token_rows', 'token_panels': 'token_rows', 'layer_rows': 'token_rows', 'mosaic': 'token_rows', 'tau_curve': 'token_rows', 'curve_map': 'token_rows',
     'example_image': 'attention_explorer', 'AttentionExplorer': 'attention_explorer',

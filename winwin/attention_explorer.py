@@ -53,7 +53,7 @@ class AttentionExplorer(Explorer):
         model:nn.Module|None=None,  # Model of ours, encoder, or vision transformer of timm; none = one of the package
         img=None,                   # Path, picture, array or tensor, see `fit_image`; a pair for two frames
         windows:str|Scheme|Windows|tuple[Windows,Windows]|None=None, # As in training; none = what the model knows
-        layer:str|int=-1,           # Name or number
+        layer:str|int|None=None,    # Name or number; none = one in the middle, of two frames the last
         head:int|None=None,         # Head; none = the mean
         tau:float|None=None,        # Temperature; none = the ratio of logarithms
         tokens:int=3600,            # Larger pictures are made smaller
@@ -87,6 +87,7 @@ def _make_controls(self, layer, head, tau, windows):
     "Everything one can turn"
     m,wide,W = self.maps,dict(description_width='70px'),ipywidgets.Layout
     names = [n for k in ('encoder','decoder','cross') for n,o in m.kinds.items() if o==k]
+    if layer is None: layer = -1 if m.pair else len(names)//2
     name = layer if isinstance(layer, str) else names[layer]
     if name not in m.layers: raise ValueError(f'no layer {name!r}; there are {", ".join(m.layers)}')
     drop = lambda d,o,v,w: ipywidgets.Dropdown(description=d, options=o, value=v, style=wide, layout=W(width=w))
@@ -142,6 +143,7 @@ def _make_canvases(self, width):
     "Pictures, and what their clicks mean"
     self.canvas = {v: TokenCanvas(width=width, label=f'attention {t}') for v,t in _views.items()}
     for n in (['frame 1'] if self.maps.pair else [])+['difference']: self.canvas[n] = TokenCanvas(width=width, label=n)
+    for v in _views: self.canvas[v].lut = _rooted()
     self.canvas['difference'].lut = lut_bytes('RdBu_r')
     for c in self.canvas.values():
         c.observe(lambda e,c=c: c.mode=='tokens' and e.new and setattr(self.choice, 'tokens', e.new), 'tokens')
@@ -150,6 +152,11 @@ def _make_canvases(self, width):
     self.tiles.observe(lambda e: e.new and self.request(self.pick), 'tokens')
     self.table = ipywidgets.HTML()
     self.drag.observe(lambda _: _modes(self), 'value')
+
+def _rooted():
+    "Colours of square roots, so that small values show; a byte still stands for the value itself"
+    table = torch.frombuffer(bytearray(lut_bytes()), dtype=torch.uint8).view(256,3)
+    return table[(torch.arange(256)*255.).sqrt().round().long()].numpy().tobytes()
 
 def _dragged(self, canvas):
     if canvas.mode!='windows': return
@@ -172,7 +179,11 @@ def _layout(self):
     top = [c['frame 1']] if self.maps.pair else []
     return ([self.layer,self.head,self.tau,self.scope], [self.show,self.bright,self.scheme,self.again,self.drag],
             [*top,*(c[v] for v in _views)],
-            [ipywidgets.VBox([self.gap,c['difference']]),ipywidgets.VBox([self.multiples,self.tiles]),self.table])
+            _top([ipywidgets.VBox([self.gap,c['difference']]),ipywidgets.VBox([self.multiples,self.tiles]),self.table]))
+
+def _top(widgets):
+    "A row whose parts begin at the same height"
+    return ipywidgets.HBox(widgets, layout=ipywidgets.Layout(flex_flow='row wrap', align_items='flex-start'))
 
 def _update(self):
     "Read the controls, compute, show"
@@ -304,7 +315,7 @@ def _show_tiles(self):
         self.tiles.vmax,self.tiles.tokens = 1.,[]
         (h,w),left = self.step,0 if j<0 else j*self.step[1]
         self.tiles.windows = [[i*h,left,h-1,heads*w-1 if j<0 else w-1]]
-        self.tiles.caption = f'{rows} layers (down) and {heads} heads (across), each to its own largest'
+        self.tiles.caption = f'{rows} layers (down), {heads} heads (across)'
 
 def _pick_tile(self):
     "Go to the layer and head that was clicked"

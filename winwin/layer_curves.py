@@ -41,7 +41,7 @@ class LayerCurves:
         samples:int=192,     # Tokens, drawn from the windows
         lo:float=.5,         # Lowest temperature
         hi:float=2.,         # Highest temperature
-        nodes:int=6,         # Fused calls per layer, see `TauCurve`
+        nodes:int=7,         # Fused calls per layer, see `TauCurve`
         seed:int=0,          # Draws the tokens
     ):
         ids = maps.windows[0].index()[0].cpu()
@@ -61,9 +61,9 @@ class LayerCurves:
         return (c.self_probability if stat=='self' else c.entropy)(tau)[0].cpu()
 
     def gap(self, tau:float, stat:str='self')->float:
-        "How far the full image is from the windows: mean over layers and heads of the logarithm of the ratio, squared"
+        "How far the full image is from the windows: of the means of the layers, the logarithm of the ratio, squared"
         names = [n for n in self.names if stat in self.windows[n]]
-        off = [(self.at(n, tau, stat).mean(1)/self.windows[n][stat].mean(1)).log().square().mean() for n in names]
+        off = [(self.at(n, tau, stat).mean()/self.windows[n][stat].mean()).log().square() for n in names]
         return torch.stack(off).mean().item()
 
 # %% ../nbs/15i_layer_curves.ipynb #2b9e3d2b

@@ -23,7 +23,7 @@ from .shipped import shipped_model
 from .canvas import TokenCanvas, draw_canvas, image_bytes, lut_bytes
 from .explorers import Explorer
 from .attention_maps import AttentionMaps, _normalise, tempered
-from .attention_explorer import _quiet, example_image
+from .attention_explorer import _quiet, _top, example_image
 from .charts import LineChart, draw_chart, histogram_line
 from .layer_curves import LayerCurves, answer_change, answer_picture, read_with
 
@@ -156,7 +156,7 @@ def _make_pictures(self, width):
     self.canvas = {k: canvas(k) for k in ('image','answer at tau 1','answer with tau')}
     self.canvas['image'].show_image(self.maps.imgs[0], self.maps.patch)
     heads = max(m.num_heads for m in self.maps.layers.values())
-    self.grid = TokenCanvas(width=width//2, mode='tokens', opacity=1., lut=lut_bytes('RdBu_r'), vmin=0., vmax=2.,
+    self.grid = TokenCanvas(width=26*heads, mode='tokens', opacity=1., lut=lut_bytes('coolwarm'), vmin=0., vmax=2.,
         grid=[len(self.stats.names),heads], label='temperatures by layer (down) and head (across)')
     self.grid.observe(lambda e: e.new and self.request(self.choose), 'tokens')
     self.note = ipywidgets.HTML()
@@ -164,7 +164,7 @@ def _make_pictures(self, width):
 def _layout(self):
     answers = list(self.canvas.values()) if isinstance(self.maps.model, (DenseModel,FlowModel)) else []
     return ([self.scope,self.layer,self.head,self.tau,self.live], [*self.buttons,self.folder,self.saver],
-            [self.stat], [self.hist,self.lines,self.bell], answers, [self.grid,self.note])
+            [self.stat], [self.hist,self.lines,self.bell], answers, _top([self.grid,self.note]))
 
 # %% ../nbs/15i_temperature_explorer.ipynb #33e64c0e
 def _selected(self):
@@ -227,7 +227,7 @@ def _show_charts(self):
     sets = {'windows': self.stats.windows, 'full': {n: {s: self.stats.at(n, 1., s)} for n in names if s in self.now[n]},
             'full, with tau': self.now}
     values = {k: d[name][s].numpy() for k,d in sets.items()}
-    if s=='self': values = {k: np.log10(np.maximum(v, 1e-7)) for k,v in values.items()}
+    if s=='self': values = {k: np.log10(np.maximum(v, 1e-8)) for k,v in values.items()}
     known = np.concatenate([values[k].ravel() for k in ('windows','full')])
     edges = np.linspace(known.min()-.1, min(known.max()+.5, 0.) if s=='self' else known.max()+.1, 33)
     what = 'self-probability' if s=='self' else 'entropy'
@@ -272,7 +272,7 @@ def _show_grid(self):
     self.grid.windows = boxes if self.scope.value in ('layer','head') else []
     with _quiet(self): self.grid.tokens = [i*heads+j] if self.scope.value=='head' else []
     own = _lists(get_temperature(self.maps.model), self.maps.layers)
-    self.note.value = ('<div class="winwin-note">Temperatures by layer (down) and head (across), white is 1. '
+    self.note.value = ('<div class="winwin-note">Temperatures by layer (down) and head (across), grey is 1. '
         f'{"The model has them." if own==taus else "The model has others: apply."}<br>'
         + ' · '.join(f'{html.escape(k)} {v:.4f}' for k,v in self.means.items()) + '</div>')
 

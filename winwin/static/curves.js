@@ -22,7 +22,7 @@ function render({model, el}) {
   root.className = 'winwin-chart'; said.className = 'winwin-said'; said.setAttribute('aria-live', 'polite')
   const svg = document.createElementNS(NS, 'svg')
   root.append(head, svg, said); el.append(root)
-  const get = k => model.get(k), pad = {l: 46, r: 10, t: 6, b: 34}
+  const get = k => model.get(k), pad = {l: 54, r: 10, t: 6, b: 34}
   let box, frame
   svg.setAttribute('role', 'img')
 
