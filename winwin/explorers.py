@@ -90,7 +90,8 @@ class _Shell:
                                           layout=ipywidgets.Layout(width='170px'))
         self.device.observe(lambda _: self.request(self.move), 'value')
         self.status,self.download = ipywidgets.HTML(),Download()
-        self.foot = _row([self.device,*(self._saver(k) for k in ('png','html')),self.download])
+        buttons = [*(self._saver(k) for k in ('png','html')),self.download]
+        self.foot = _row([self.device,*buttons] if self.on_device else buttons)
         self.box = ipywidgets.VBox()
         self.box.add_class('winwin-explorer')
 
@@ -136,6 +137,7 @@ def _slug(title): return '_'.join(title.lower().split())
 class Explorer(_Shell):
     "Controls and canvases over pure functions: define `update`, `draw` and `numbers`"
     title = 'Explorer' # Heading, and name of the files it saves
+    on_device = True   # Whether there is a device to choose
 
     def __init__(self,
         device:str|None=None, # Where to compute, see `list_devices`; none = the first

@@ -88,7 +88,7 @@ def _facts_table(f):
 # %% ../nbs/15e_window_explorer.ipynb #94e06c4d
 class WindowExplorer(Explorer):
     "Move windows on an image; see what they show, cost and miss"
-    title = 'Windows'
+    title,on_device = 'Windows',False
 
     def __init__(self,
         img:Tensor|np.ndarray|None=None,     # Image (3,H*P,W*P) in [0,1]; none = a street
