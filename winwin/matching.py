@@ -13,6 +13,7 @@ import torch, torch.nn as nn
 from torch import Tensor
 from .windows import Windows
 from .schemes import Scheme
+from .models import DenseModel
 from .attention import attention_entropy, self_probability
 from .curves import TauCurve
 from .layers import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch
@@ -105,12 +106,13 @@ def match_temperature(
         with torch.no_grad():
             views,full = make_views(model, imgs, windows, draws, generator)
             for m in every.values(): set_layer_tau(m, 1.) # as trained
-            train = _means(model, layers, views, by)
+            trunk = _trunk(model)
+            train = _means(trunk, layers, views, by)
             for n,m in every.items(): set_layer_tau(m, 1. if n in layers else before[n])
-            plain = _means(model, layers, [full], by)
+            plain = _means(trunk, layers, [full], by)
             layers = {n: m for n,m in layers.items() if n in train and n in plain} # not local ones
-            (_solve_model if per=='model' else _solve_layers)(model, layers, full, train, plain, by, bounds, per)
-            after = _means(model, layers, [full], by)
+            solve = _solve_model if per=='model' else _solve_layers
+            after = solve(trunk, layers, full, train, plain, by, bounds, per)
     except BaseException:
         for n,m in every.items(): set_layer_tau(m, before[n])
         raise
@@ -140,13 +142,12 @@ def _solve_layers(model, layers, full, train, plain, by, bounds, per):
             set_layer_tau(layer, t)
             sizes.append(full.mean(layer.forward(*args, **kwargs).square().mean(-1)[:,None]))
         choose(name, layer, taus, torch.stack(sizes, 1))
-    if by!='output':
-        with watch(layers, look): return model(*full.args)
-    with ExitStack() as undo:
-        for n,m in layers.items():
+    with watch(layers, look) if by!='output' else ExitStack() as undo:
+        for n,m in layers.items() if by=='output' else ():
             hook = m.register_forward_pre_hook(lambda m,args,kwargs,n=n: run(n, m, args, kwargs), with_kwargs=True)
             undo.callback(hook.remove)
         model(*full.args)
+    return _means(model, layers, [full], by)
 
 def _crossing(taus, off):
     "Where each row of `off` (heads,T) rises through zero, nearest to 1; if it never does, where it comes nearest"
@@ -160,20 +161,32 @@ def _solve_model(model, layers, full, train, plain, by, bounds, per, passes=8, t
     "Several passes, each with one temperature for all layers: false position, after Illinois"
     def gap(d): # above 0: too sharp; every layer counts alike
         return _signs[by]*torch.stack([(d[n].mean()/train[n].mean()).log() for n in layers]).mean().item()
+    last = plain
     def off(tau):
+        nonlocal last
         for m in layers.values(): set_layer_tau(m, tau)
-        return gap(_means(model, layers, [full], by))
+        last = _means(model, layers, [full], by)
+        return gap(last)
     a,fa,(lo,hi) = 1.,gap(plain),bounds
-    if abs(fa)<tol and lo<=1<=hi: return
+    if abs(fa)<tol and lo<=1<=hi: return plain
     b = lo if fa>0 else hi
     fb = off(b)
-    if fa*fb>0: return off(b if abs(fb)<abs(fa) or not lo<=1<=hi else a) # no crossing: the nearer end
+    if fa*fb>0: # no crossing: the nearer end
+        if abs(fb)>=abs(fa) and lo<=1<=hi: off(a)
+        return last
     for _ in range(passes):
         tau = (a*fb-b*fa)/(fb-fa)
         f = off(tau)
         if abs(f)<tol or abs(b-a)<tol: break
         if f*fb>0: b,fb,fa = tau,f,fa/2
         else: a,fa,fb = tau,f,fb/2
+    return last
+
+def _trunk(model):
+    "What runs the attention layers of a model: a dense one without the head that draws its maps"
+    if not isinstance(model, DenseModel): return model
+    run = model.encoder.forward_intermediates
+    return lambda img,windows=None: run((img-model.mean)/model.std, windows, model.hooks)
 
 def _check_match(per, kind, by, bounds):
     if per not in ('model','layer','head'): raise ValueError(f"per {per!r} is unknown; use 'model', 'layer' or 'head'")
