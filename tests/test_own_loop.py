@@ -10,7 +10,8 @@ class Items(Dataset):
     def __len__(self): return 5
     def __getitem__(self, i):
         rng = torch.Generator().manual_seed(i)
-        return dict(image=torch.full((3,32,48), float(i)), windows=sample_windows((4,6), [(2,2),(1,3)], 1, rng, self.extra))
+        windows = sample_windows((4,6), [(2,2),(1,3)], 1, rng, self.extra)
+        return dict(image=torch.full((3,32,48), float(i)), windows=windows)
 
 def equal(a, b): return (a.sizes,a.grid)==(b.sizes,b.grid) and a.index().equal(b.index())
 

@@ -294,6 +294,7 @@ class StudyCommand:
     def run(self)->int: # 0
         "Run what is missing and print the table"
         from winwin.studies import collect_study, get_study, read_study, report, run_study, studies
+        from winwin.resolution import resolution_table # adds its study
         from winwin.temperature_study import temperature_report # adds its studies
         if not self.name:
             for s in studies.values(): print(f'{s.name:<16}{s.about}: {", ".join(s.cases)}')
@@ -305,6 +306,7 @@ class StudyCommand:
         else: results = run_study(study, out, self.root, self.cases or None, self.seeds or None)
         print(report(results))
         if 'temperature' in results[0]: print(temperature_report(results))
+        if 'resolution' in results[0]: print(resolution_table(results))
         if self.collect: collect_study(study, out, self.collect)
         return 0
 
