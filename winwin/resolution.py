@@ -25,7 +25,7 @@ class StreetViews(Dataset):
     classes,palette = DrivingWorld.classes,DrivingWorld.palette
     def __init__(self,
         size:tuple[int,int],                  # Pixels (H,W) of an image
-        length:int=40,                        # Scenes
+        length:int=20,                        # Scenes
         seed:int=1,                           # As for `DrivingWorld`
         wider:bool=False,                     # More of the street at the pixels of `trained`; else more pixels
         trained:tuple[int,int]=(96,160),      # Pixels (H,W) of the training images
@@ -45,14 +45,14 @@ class StreetViews(Dataset):
         return dict(image=img, labels=torch.from_numpy(names)[ids])
 
 # %% ../nbs/19e_resolution.ipynb #81c1bca6
-resolution_sizes = (48,80),(64,104),(96,160),(144,240),(192,320),(240,400),(288,480)
+resolution_sizes = (64,104),(96,160),(144,240),(192,320),(288,480)
 
 def score_sizes(
     model:torch.nn.Module,                       # Segmentation model
     task,                                        # What to report, see `recipe_task`
     trained:tuple[int,int],                      # Pixels (H,W) of the training images
     sizes:Sequence[tuple[int,int]]=resolution_sizes, # Sizes to read
-    images:int=40,                               # Scenes
+    images:int=20,                               # Scenes
     progress:bool=True,                          # Show bars
 )->list[dict]: # One row per size and way
     "Scores of a model at several sizes, in finer pixels and with a wider view, positions as they are and scaled"
@@ -79,7 +79,7 @@ def _read_sizes(folder, recipe, progress):
     return dict(resolution=score_sizes(model, task, recipe.image_size, progress=progress))
 
 studies['resolution'] = Study('resolution', 'test images smaller and larger than those of training, mIoU',
-    change(get_preset('driving-seg'), image_size=(96,160), images=800, steps=600, valid_images=40),
+    change(get_preset('driving-seg'), image_size=(96,160), images=800, steps=600, valid_images=20),
     {'two windows': dict(windows='2x6'), 'crop': dict(windows='crop:8'), 'full': dict(windows='full')},
     seeds=(0,), after=_read_sizes)
 
