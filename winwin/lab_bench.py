@@ -99,6 +99,7 @@ def _time(page, start, event, watched, act, wait=60_000):
 
 def _token(canvas, y, x, grid):
     "Middle of a token on the page"
+    canvas.scroll_into_view_if_needed()
     b = canvas.bounding_box()
     return b['x']+b['width']*(x+.5)/grid[1],b['y']+b['height']*(y+.5)/grid[0]
 

@@ -1,0 +1,369 @@
+"The workbench as a user meets it: `winwin lab`, JupyterLab, Chromium, hands on the explorers."
+import json, os, re, signal, socket, subprocess, sys, threading, time, urllib.request, uuid
+from functools import cache
+import pytest
+
+from conftest import ROOT
+from winwin.lab import explorers
+from winwin.lab_bench import _canvas, _drag, _open_notebook, _restart_and_run_all, _run_all, _slider, _token
+
+WAIT = 120 # seconds, for slow machines; nothing waits longer than it must
+
+def until(what, seconds=WAIT, pause=.05):
+    "What `what` gives, as soon as it is true"
+    end = time.monotonic()+seconds
+    while not (seen := what()):
+        assert time.monotonic()<end, f'waited {seconds} s'
+        time.sleep(pause)
+    return seen
+
+class Kernel:
+    "Ask the kernel of a notebook, beside the page"
+    def __init__(self, lab, name):
+        from websocket import create_connection
+        kernel = next(s['kernel']['id'] for s in lab.ask('api/sessions') if s['path']==f'{name}.ipynb')
+        self.ws = create_connection(f'{lab.address.replace("http", "ws")}/api/kernels/{kernel}/channels?token={lab.token}', timeout=WAIT)
+
+    def __call__(self, code):
+        "Value of an expression, by JSON"
+        mark,head = uuid.uuid4().hex,dict(msg_id=uuid.uuid4().hex, msg_type='execute_request', username='', session='test', version='5.3')
+        code = f'import json as _j; print("{mark}"+_j.dumps({code}))'
+        what = dict(code=code, silent=False, store_history=False, user_expressions={}, allow_stdin=False, stop_on_error=False)
+        self.ws.send(json.dumps(dict(header=head, parent_header={}, metadata={}, content=what, channel='shell', buffers=[])))
+        text = ''
+        while True:
+            raw = self.ws.recv()
+            if isinstance(raw, bytes): continue # buffers of a widget
+            msg = json.loads(raw)
+            if msg['parent_header'].get('msg_id')!=head['msg_id']: continue
+            if msg['msg_type']=='error': raise AssertionError('\n'.join(msg['content']['traceback']))
+            if msg['msg_type']=='stream': text += msg['content']['text']
+            if msg['msg_type']=='status' and msg['content']['execution_state']=='idle' and mark in text: return json.loads(text.split(mark)[1])
+
+class Lab:
+    "`winwin lab` in a process of its own"
+    def __init__(self, tmp, kind='lab', *args):
+        self.folder,places = tmp/'my lab',('CONFIG_DIR','DATA_DIR','RUNTIME_DIR')
+        env = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1', IPYTHONDIR=str(tmp/'ipython'), PYTHONUNBUFFERED='1',
+                   JUPYTERLAB_SETTINGS_DIR=str(tmp/'settings'), JUPYTERLAB_WORKSPACES_DIR=str(tmp/'workspaces'),
+                   **{f'JUPYTER_{k}': str(tmp/k.lower()) for k in places})
+        cmd = [sys.executable, '-c', 'from winwin.cli import main; main()', kind, '--no-browser', '--folder', str(self.folder), *args]
+        self.process = subprocess.Popen(cmd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.text = ''
+        threading.Thread(target=self._listen, daemon=True).start()
+        m = until(lambda: re.search(r'(http://127\.0\.0\.1:\d+)/\S+token=(\S+)\n', self.text) or self.process.poll())
+        assert not isinstance(m, int), f'winwin {kind} ended: {self.text}'
+        self.address,self.token = m[1],m[2]
+
+    def _listen(self):
+        for line in self.process.stdout: self.text += line
+    def url(self, name): return f'{self.address}/lab/tree/{name}.ipynb?token={self.token}'
+    def ask(self, path): return json.load(urllib.request.urlopen(f'{self.address}/{path}?token={self.token}', timeout=60))
+
+    def open(self, page, name):
+        "Run all cells of a notebook; its kernel, when they are done"
+        page.set_default_timeout(1000*WAIT)
+        _open_notebook(page, self, name)
+        _run_all(page)
+        return self.ready(page, name)
+
+    def ready(self, page, name):
+        page.locator('.winwin-explorer canvas').first.wait_for()
+        kernel = Kernel(self, name)
+        assert kernel(f'{name}.error is None')
+        page.wait_for_selector('#jp-main-statusbar >> text=/\\| Idle/')
+        page.locator('.winwin-explorer canvas').first.scroll_into_view_if_needed()
+        return kernel
+
+    def stop(self):
+        "Ctrl-C; the exit code"
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(60)
+
+@pytest.fixture(scope='module')
+def lab(tmp_path_factory):
+    lab = Lab(tmp_path_factory.mktemp('lab'))
+    yield lab
+    assert lab.stop()==0 and 'Stopped' in until(lambda: 'Stopped' in lab.text and lab.text), 'Ctrl-C stops it without a traceback'
+    with pytest.raises(OSError): urllib.request.urlopen(lab.address, timeout=5) # the server is gone
+
+def clean(page):
+    "No error on the page, nothing asked of another machine"
+    assert not page.locator('[data-mime-type="application/vnd.jupyter.stderr"]').count(), page.locator('.jp-OutputArea').all_inner_texts()
+    assert not page.problems and not page.outside, (page.problems,page.outside)
+
+def paint(canvas):
+    "Bytes of what a canvas shows"
+    return canvas.evaluate("e => e.toDataURL()")
+
+def complain(page, box, bad, good):
+    "A bad text is answered by an error line, a good one takes it away"
+    line = page.locator('.winwin-explorer [role=alert].winwin-error')
+    box.fill(bad); box.press('Enter')
+    line.wait_for()
+    text = line.inner_text()
+    box.fill(good); box.press('Enter')
+    line.wait_for(state='detached')
+    return text
+
+def field(page, label): return page.locator(f'.widget-text:has(label:text-is("{label}")) input')
+def choose(page, label, what): page.locator(f'.widget-dropdown:has(label:text-is("{label}")) select').select_option(what)
+
+def again(lab, page, name, wanted):
+    "A fresh kernel and all cells: as at first"
+    _restart_and_run_all(page)
+    page.locator('.winwin-explorer canvas').first.wait_for(state='detached')
+    kernel = lab.ready(page, name)
+    assert kernel(f'{name}.numbers()')==wanted
+    clean(page)
+
+# --- Windows
+
+@pytest.mark.browser
+def test_windows(lab, page):
+    from winwin.canvas import boxes_windows
+    from winwin.window_explorer import window_facts
+    ask = lab.open(page, 'windows')
+    first,grid,canvas = ask('windows.numbers()'),tuple(ask('windows.canvas.grid')),_canvas(page, 'image with windows')
+    boxes = lambda: ask('windows.canvas.windows')
+    def right(now):
+        facts = window_facts(boxes_windows(now, grid), 'winwin_seg_base')
+        seen = ask('windows.numbers()')
+        assert {k: seen[k] for k in facts}==pytest.approx(facts)
+        row = f'{facts["fewer_operations"]:.1f} times fewer'
+        page.locator('.winwin-explorer table', has_text=row).wait_for()
+    start = boxes()
+    right(start)
+    (y,x,h,w),other = start
+    # by hand to the corner of the image farthest from the other window
+    at = 0 if other[0]+other[2]/2>grid[0]/2 else grid[0]-h,0 if other[1]+other[3]/2>grid[1]/2 else grid[1]-w
+    middle = lambda b: (b[0]+b[2]//2,b[1]+b[3]//2)
+    _drag(page, canvas, middle(start[0]), middle([*at,h,w]), grid)
+    moved = until(lambda: (b := boxes())!=start and b)
+    assert moved==[[*at,h,w],other]
+    right(moved)
+    # onto the other window: refused where it can be seen, nothing changes
+    _drag(page, canvas, middle(moved[0]), middle(other), grid)
+    page.locator('.winwin-readout', has_text='must not overlap').wait_for()
+    assert boxes()==moved
+    # by its corner
+    b = canvas.bounding_box()
+    px = lambda y,x: (b['x']+b['width']*x/grid[1]-4,b['y']+b['height']*y/grid[0]-4)
+    page.mouse.move(*px(at[0]+h, at[1]+w)); page.mouse.down(); page.mouse.move(*px(at[0]+h-6, at[1]+w-4), steps=5); page.mouse.up()
+    small = until(lambda: (o := boxes())!=moved and o)
+    assert small==[[*at,h-6,w-4],other]
+    right(small)
+    assert ask('windows.numbers()["scheme"]')==field(page, 'scheme').input_value()!='2x22'
+    # by arrow keys
+    key,step = ('ArrowDown',1) if at[0]==0 else ('ArrowUp',-1)
+    canvas.press(key)
+    right(until(lambda: (o := boxes())[0][0]==at[0]+step and o))
+    # by a scheme, good and bad
+    assert 'banana' in complain(page, field(page, 'scheme'), 'banana', '3x10')
+    right(until(lambda: len(o := boxes())==3 and o))
+    page.click('button:text-is("Draw again")')
+    assert until(lambda: ask('windows.seed.value'))==1
+    again(lab, page, 'windows', first)
+
+# --- Guidance
+
+@pytest.mark.browser
+def test_guidance(lab, page):
+    from winwin.canvas import boxes_windows
+    from winwin.guidance_explorer import guide_once
+    from winwin.worlds import LayeredFlow
+    ask = lab.open(page, 'guidance')
+    first,grid,canvas = ask('guidance.numbers()'),tuple(ask('guidance.canvas.grid')),_canvas(page, 'frame 1')
+    item = LayeredFlow((360,640), max_motion=120)[1] # what it opens with
+    boxes = lambda: ask('guidance.canvas.windows')
+    def right(now, number=2, stochasticity=.3, seed=0):
+        g = guide_once(item['flow'], boxes_windows(now, grid), number, 12, stochasticity, 8, item['visible'], seed=seed)
+        assert ask('guidance.numbers()')==pytest.approx(dict(coverage=g.coverage, best=g.best, same=g.same))
+        page.locator('.winwin-explorer b', has_text=f'{g.coverage:.1%}').wait_for()
+    start = boxes()
+    right(start)
+    (y,x,h,w),other = start
+    at = 0 if other[0]+other[2]/2>grid[0]/2 else grid[0]-h,0 if other[1]+other[3]/2>grid[1]/2 else grid[1]-w
+    second = paint(_canvas(page, 'frame 2'))
+    _drag(page, canvas, (y+h//2,x+w//2), (at[0]+h//2,at[1]+w//2), grid)
+    moved = until(lambda: (o := boxes())!=start and o)
+    assert moved==[[*at,h,w],other]
+    right(moved)
+    until(lambda: paint(_canvas(page, 'frame 2'))!=second)
+    key,step = ('ArrowRight',1) if at[1]==0 else ('ArrowLeft',-1)
+    canvas.press(key)
+    keyed = until(lambda: (o := boxes())[0][1]==at[1]+step and o)
+    right(keyed)
+    for _ in range(6): _slider(page, 'stochasticity').press('ArrowLeft') # to 0
+    until(lambda: ask('guidance.stochasticity.value')<1e-9)
+    right(keyed, stochasticity=0.)
+    _slider(page, 'windows M').press('ArrowRight')
+    until(lambda: ask('len(guidance.result.chosen)')==3)
+    right(keyed, 3, 0.)
+    page.click('button:text-is("Reseed")')
+    until(lambda: ask('guidance.seed.value')==1)
+    # six windows of 40 tokens cannot fit: said, and survived
+    _slider(page, 'side, tokens').press('End')
+    page.locator('.winwin-explorer .winwin-error', has_text='cannot fit').wait_for()
+    _slider(page, 'side, tokens').press('Home')
+    page.locator('.winwin-explorer .winwin-error').wait_for(state='detached')
+    again(lab, page, 'guidance', first)
+
+# --- Attention
+
+@cache
+def seen():
+    "Queries and keys of every layer of the shipped model on the image the explorer opens with"
+    import torch
+    from winwin.attention_explorer import example_image
+    from winwin.layers import capture
+    from winwin.shipped import shipped_model
+    model = shipped_model()
+    with torch.no_grad(), capture(model, 'encoder') as seen: model(example_image(model)[None])
+    return seen
+
+def self_probability_of(token, layer=-1, tau=1.):
+    from winwin.attention import self_probability
+    return self_probability(seen()[layer].q, seen()[layer].k, tau)[0,:,token].mean().item()
+
+def caption(canvas): return canvas.locator('xpath=ancestor::*[contains(@class,"winwin-canvas")]').locator('.winwin-caption').inner_text()
+
+@pytest.mark.browser
+def test_attention(lab, page):
+    ask = lab.open(page, 'attention')
+    first,(H,W) = ask('attention.numbers()'),ask('attention.maps.grid')
+    full,tau = _canvas(page, 'attention in the full image'),_canvas(page, 'attention in full, with a temperature')
+    number = lambda c: float(re.search(r'self-probability ([\d.]+)', caption(c))[1])
+    before = paint(full)
+    page.mouse.click(*_token(full, 15, 12, (H,W)))
+    page.locator('.winwin-explorer table', has_text='row 15, column 12').wait_for()
+    value = lambda: float(ask('attention.tau.value'))
+    assert ask('attention.choice.tokens')==[15*W+12] and paint(full)!=before
+    assert number(full)==pytest.approx(self_probability_of(15*W+12), abs=1e-4)
+    assert number(tau)==pytest.approx(self_probability_of(15*W+12, tau=value()), abs=1e-4)
+    assert ask('attention.numbers()["full: self-probability"]')==pytest.approx(self_probability_of(15*W+12), rel=1e-3)
+    # arrow keys, and a second token
+    full.press('ArrowRight'); full.press('ArrowUp')
+    page.locator('.winwin-explorer table', has_text='row 14, column 13').wait_for()
+    assert number(full)==pytest.approx(self_probability_of(14*W+13), abs=1e-4)
+    page.keyboard.down('Shift'); page.mouse.click(*_token(full, 3, 3, (H,W))); page.keyboard.up('Shift')
+    page.locator('.winwin-explorer table', has_text='2 tokens').wait_for()
+    page.mouse.click(*_token(full, 15, 12, (H,W)))
+    page.locator('.winwin-explorer table', has_text='row 15, column 12').wait_for()
+    # the temperature
+    old = value()
+    for _ in range(5): _slider(page, 'tau').press('ArrowRight')
+    until(lambda: f'tau {old+.05:.2f}' in caption(tau))
+    assert value()==pytest.approx(old+.05)
+    assert number(tau)==pytest.approx(self_probability_of(15*W+12, tau=old+.05), abs=1e-4)
+    # another layer
+    choose(page, 'layer', 'encoder 2')
+    until(lambda: abs(number(full)-self_probability_of(15*W+12, 2))<1e-4)
+    # bad input
+    assert 'banana' in complain(page, field(page, 'windows'), 'banana', '2x9')
+    assert until(lambda: [b[2:] for b in ask('attention.choice.windows[0]')]==[[9,9]]*2)
+    again(lab, page, 'attention', first)
+
+# --- Temperature
+
+@pytest.mark.browser
+def test_temperature(lab, page):
+    ask = lab.open(page, 'temperature')
+    first = ask('temperature.numbers()')
+    answer = _canvas(page, 'answer with tau')
+    before = paint(answer)
+    for _ in range(10): _slider(page, 'tau').press('ArrowRight')
+    until(lambda: ask('temperature.chosen.taus["encoder.blocks.5.attn"][0]')==1.1)
+    until(lambda: ask('temperature.exact') and paint(answer)!=before)
+    # a click on the table of temperatures: layer 2, head 1 alone
+    table = _canvas(page, 'temperatures by layer')
+    page.mouse.click(*_token(table, 2, 1, ask('temperature.grid.grid')))
+    until(lambda: ask('temperature.scope.value')=='head')
+    for _ in range(5): _slider(page, 'tau').press('ArrowLeft')
+    until(lambda: ask('temperature.chosen.taus["encoder.blocks.2.attn"]')==[1.1,1.05,1.1,1.1])
+    assert ask('__import__("winwin").temperatures(temperature.maps.model)')=={}, 'the model is as it was'
+    page.click('button:text-is("apply to model")')
+    assert until(lambda: ask('__import__("winwin").temperatures(temperature.maps.model)'))['encoder.blocks.2.attn']==pytest.approx([1.1,1.05,1.1,1.1])
+    page.click('button:text-is("log-ratio")')
+    # saving without a folder is an error that is shown and survived
+    page.click('button:text-is("save")')
+    page.locator('.winwin-explorer .winwin-error').wait_for()
+    page.click('button:text-is("reset")')
+    page.locator('.winwin-explorer .winwin-error').wait_for(state='detached')
+    again(lab, page, 'temperature', first)
+
+# --- All on one page, and pages without code
+
+@pytest.mark.browser
+def test_all_on_one_page(lab, page):
+    ask = lab.open(page, 'workbench')
+    assert ask('[type(o).__name__ for o in (windows,guidance,attention,temperature)]')==[o[0] for o in explorers.values()]
+    for name in explorers: assert ask(f'{name}.error is None')
+    saved = (lab.folder/'workbench.ipynb').stat().st_size
+    assert saved<400_000
+    clean(page)
+
+@pytest.mark.browser
+def test_app_shows_the_same(tmp_path, page):
+    app = Lab(tmp_path, 'app', '--explorer', 'windows')
+    try:
+        page.set_default_timeout(1000*WAIT)
+        page.goto(re.search(r'http://\S+', app.text)[0])
+        canvas = _canvas(page, 'image with windows')
+        canvas.wait_for()
+        canvas.focus()
+        page.keyboard.press('1')
+        page.locator('.winwin-readout', has_text='window 1').first.wait_for()
+        assert not page.locator('.jp-CodeCell .jp-InputArea').count(), 'pages have no code'
+        assert not page.outside
+        assert not [o for o in page.problems if 'Content Security Policy' not in o], 'only a style sheet of Voila is refused'
+    finally: assert app.stop()==0
+
+# --- What cannot work is said
+
+def winwin(*args):
+    p = subprocess.run([sys.executable, '-c', 'from winwin.cli import main; main()', *args], capture_output=True, text=True)
+    return p.returncode,p.stderr
+
+def test_busy_port(tmp_path):
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0)); s.listen()
+        port = s.getsockname()[1]
+        code,text = winwin('lab', '--no-browser', '--folder', str(tmp_path/'x'), '--port', str(port))
+    assert code==1 and f'port {port} is taken' in text and 'Traceback' not in text
+    assert not (tmp_path/'x').exists(), 'nothing is written before it can work'
+
+def test_unknown_explorer():
+    code,text = winwin('lab', '--explorer', 'window')
+    assert code==1 and 'windows, guidance, attention, temperature' in text and 'Traceback' not in text
+
+@pytest.mark.parametrize('kind,module,hint', [('lab', 'jupyterlab', "pip install 'winwin[lab]'"), ('app', 'voila', "pip install 'winwin[app]'")])
+def test_missing_program(kind, module, hint, monkeypatch):
+    import winwin.lab as lab
+    monkeypatch.setattr(lab, 'find_spec', lambda name: None if name==module else True)
+    with pytest.raises(ImportError, match=re.escape(hint)): lab.run_lab(kind=kind)
+
+def test_a_server_that_dies_says_why(tmp_path, monkeypatch):
+    import winwin.lab as lab
+    monkeypatch.setattr(lab, '_command', lambda *_: [sys.executable, '-c', 'raise SystemExit("no such thing")'])
+    with pytest.raises(OSError, match='no such thing'):
+        with lab.LabServer(tmp_path): pass
+
+def test_your_notebooks_stay(tmp_path):
+    from winwin.lab import write_notebooks
+    files = write_notebooks(tmp_path)
+    files['attention'].write_text('mine')
+    assert write_notebooks(tmp_path)['attention'].read_text()=='mine'
+    nbformat = pytest.importorskip('nbformat')
+    for k,f in files.items():
+        if k!='attention': nbformat.validate(nbformat.read(f, 4))
+
+# --- The site
+
+@pytest.mark.browser
+@pytest.mark.parametrize('name', ['widgets', 'window_explorer', 'guidance_explorer', 'attention_explorer', 'temperature_explorer', 'tutorials/workbench'])
+def test_site_shows_static_versions(name, url, page):
+    page.goto(f'{url}/{name}.html')
+    sizes = page.eval_on_selector_all('article .cell_output img', 'e => e.map(i => [i.naturalWidth, i.naturalHeight])')
+    assert len([s for s in sizes if s[0]>=500])>=(4 if name in ('widgets','tutorials/workbench') else 1), sizes
+    assert not page.problems and not page.outside
