@@ -123,7 +123,9 @@ def draw_canvas(
     place = dict(extent=(0,W,H,0), interpolation='nearest')
     if canvas.image: ax.imshow(np.asarray(Image.open(io.BytesIO(canvas.image))), extent=(0,W,H,0))
     grid = lambda b: np.frombuffer(b, np.uint8).reshape(H, W)
-    seen = grid(canvas.seen)>0 if canvas.seen else np.ones((H,W), bool)
+    seen = grid(canvas.seen)>0 if canvas.seen else np.full((H,W), canvas.mode!='windows' or not canvas.windows)
+    if not canvas.seen: # as in the browser: windows to move show what they cover
+        for y,x,h,w in canvas.windows if canvas.mode=='windows' else (): seen[y:y+h,x:x+w] = True
     if canvas.heat:
         colors = np.frombuffer(canvas.lut, np.uint8).reshape(256, 3)[grid(canvas.heat)]
         ax.imshow(colors, alpha=canvas.opacity*seen, **place)

@@ -82,7 +82,7 @@ class GuidanceExplorer(Explorer):
         v['image2'].windows = window_boxes(g.chosen); v['image2'].show_seen(window_mask(g.chosen)[0])
         for k,text in _captions(self).items(): v[k].caption = text
         self.words.value = (f'<b>{g.coverage:.1%}</b> of the pixels in the windows of frame 1 have their match '
-                            f'in the windows of frame 2. Best without noise: {g.best:.1%}. Unmoved windows: {g.same:.1%}.')
+                            f'in those of frame 2. Best without noise: {g.best:.1%}. Unmoved windows: {g.same:.1%}.')
 
     def numbers(self)->dict: return {k: getattr(self.result, k) for k in ('coverage','best','same')}
     def draw(self): return _draw_guidance(self)

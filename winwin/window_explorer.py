@@ -103,7 +103,7 @@ class WindowExplorer(Explorer):
         self.coverage = TokenCanvas(label='how often a token is seen', width=330, lut=lut_bytes('magma'), opacity=.75)
         for c in (self.canvas,self.coverage): c.show_image(self.img, self.patch)
         _window_controls(self, scheme, model)
-        self._drawn,self._boxes,self._costs,self._models = None,[],{},{}
+        self._drawn,self._boxes,self._costs,self._models,self._full = None,[],{},{},None
         left = ipywidgets.VBox([self.canvas,self.table,self.copy])
         right = ipywidgets.VBox([self.coverage,self.chart])
         self.arrange([self.scheme,self.again,self.seed,self.model], ipywidgets.HBox([left,right], layout=_WRAP))
@@ -114,7 +114,8 @@ class WindowExplorer(Explorer):
         grid,name = self.windows.grid,self.scheme.value
         self.facts = window_facts(self.windows, self.model.value, self._cost)
         self.edges,some = distance_histogram(self.windows)
-        self.density = dict(windows=some, full=distance_histogram(Windows.full(grid))[1])
+        if self._full is None: self._full = distance_histogram(Windows.full(grid))[1]
+        self.density = dict(windows=some, full=self._full)
         self.seen = scheme_coverage(name, grid)
         self.coverage.show_heat(self.seen, self.seen.max().item())
         low,high = self.seen.min().item(),self.seen.max().item()
