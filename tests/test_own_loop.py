@@ -71,10 +71,10 @@ if __name__=='__main__':
 def test_two_processes_equal_one(tmp_path):
     "DDP over gloo with windows drawn in workers: both ranks end where one process ends"
     (tmp_path/'job.py').write_text(job)
-    two = ['-m', 'torch.distributed.run', '--nproc_per_node', '2', '--master_addr', '127.0.0.1', '--master_port', '0']
+    two = ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node=2']
     for words in ([], two):
         run = subprocess.run([sys.executable, *words, str(tmp_path/'job.py'), str(tmp_path)], capture_output=True,
-                             text=True, timeout=300)
+                             text=True, timeout=250)
         assert run.returncode==0, run.stderr[-2000:]
     one,a,b = (torch.load(tmp_path/f'{k}.pt') for k in ('1-0','2-0','2-1'))
     assert a.equal(b)
