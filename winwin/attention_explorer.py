@@ -13,7 +13,8 @@ from torch import Tensor
 from .windows import Windows, window_mask
 from .schemes import Scheme
 from .models import FlowModel
-from .temperature import get_temperature, log_ratio
+from .layers import layer_tau
+from .temperature import log_ratio
 from .worlds import DrivingWorld, LayeredFlow
 from .shipped import shipped_model
 from .canvas import TokenCanvas, boxes_windows, draw_canvas, lut_bytes, window_boxes
@@ -190,12 +191,12 @@ def _update(self):
     m = self.maps
     if len(_heads(self))!=len(self.head.options):
         with _quiet(self): self.head.options,self.head.value = _heads(self),-1
-    now = [boxes_windows(b, m.grid) for b in self.choice.windows]
     if [window_boxes(w) for w in m.windows]!=self.choice.windows:
+        now = [boxes_windows(b, m.grid) for b in self.choice.windows]
         m.set_windows(tuple(now) if m.pair else now[0])
         self.cache,self.curves = {},{}
     self.tau.continuous_update = self.scope.value=='layer'
-    taus = dict.fromkeys(m.layers, self.tau.value) if self.scope.value=='model' else get_temperature(m.model)
+    taus = {n: self.tau.value if self.scope.value=='model' else layer_tau(o) for n,o in m.layers.items()}
     if any(not _same(taus[n], m.taus[n]) for n in taus):
         m.set_taus(taus)
         self.cache = {k: v for k,v in self.cache.items() if k[0]!='tau'}

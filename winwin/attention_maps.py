@@ -9,6 +9,7 @@ __all__ = ['fit_image', 'LayerLook', 'AttentionMaps', 'usual_windows', 'tempered
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 import torch, torch.nn as nn, torch.nn.functional as F
 from torch import Tensor
 from .windows import Windows
@@ -58,11 +59,14 @@ class LayerLook:
     @property
     def nbytes(self)->int: return self.q.nbytes+self.k.nbytes
 
+    @cached_property
+    def ids(self)->Tensor: return self.windows.index()[0].cpu() # Of the queries, in the grid (N,)
+
     def find(self,
         tokens:int|Sequence[int], # Flat row-major ids in the grid
     )->Tensor: # Their numbers among the queries (n,)
         "Where tokens of the image stand among the queries"
-        ids,want = self.windows.index()[0].cpu(),torch.as_tensor(tokens).reshape(-1)
+        ids,want = self.ids,torch.as_tensor(tokens).reshape(-1)
         hit = want[:,None]==ids
         if not len(want) or not hit.any(1).all():
             lost = want[~hit.any(1)].tolist()
@@ -75,9 +79,9 @@ class LayerLook:
     )->Tensor: # (...,H,W) float32 on the CPU, nan where nothing is seen
         "Numbers at their places in the image"
         w = self.to if keys else self.windows
-        (H,W),at = w.grid,w.index()[0].to(x.device)
-        x = x[...,x.shape[-1]-len(at):].float()
+        (H,W),x = w.grid,x[...,x.shape[-1]-w.num_tokens:].float()
         if w.is_full: return x.unflatten(-1, (H,W)).cpu()
+        at = w.index()[0].to(x.device)
         return x.new_full((*x.shape[:-1],H*W), torch.nan).index_copy(-1, at, x).unflatten(-1, (H,W)).cpu()
 
 # %% ../nbs/15g_attention_maps.ipynb #63baefa0
@@ -87,11 +91,11 @@ class _Looker:
     def grid(self)->tuple[int,int]: return tuple(n//self.patch for n in self.imgs[0].shape[-2:])
     @property
     def device(self)->torch.device: return next(self.model.parameters()).device
-    @property
+    @cached_property
     def kinds(self)->dict[str,str]:
         "Layers by name: 'encoder', 'decoder' or 'cross'"
         return {n: k for k in ('encoder','decoder','cross') for n in _of_kind(self.model, k)}
-    @property
+    @cached_property
     def labels(self)->dict[str,str]:
         "Layers by name, as people call them: 'encoder 0'"
         return {n: f'{k} {i}' for k in ('encoder','decoder','cross') for i,n in enumerate(_of_kind(self.model, k))}

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from .windows import Windows
 from .schemes import Scheme
 from .models import DenseModel, FlowModel
+from .layers import layer_tau
 from .temperature import Sweep, get_temperature, learn_temperature, log_ratio, match_temperature, set_temperature
 from .pretrained import save_model
 from .worlds import DrivingWorld, LayeredFlow
@@ -113,7 +114,8 @@ def _make_controls(self, folder):
     scopes = [('the model','model'),*some,('a layer','layer'),('a head','head')]
     self.scope = self.keep('scope', drop('of', scopes, 'model', '190px'))
     names = [(m.labels[n],n) for n in self.stats.names]
-    self.layer = self.keep('layer', drop('layer', names, names[-1][1], '190px'))
+    first = [n for n in self.stats.names if _stat(self) in self.stats.windows[n]][-1]
+    self.layer = self.keep('layer', drop('layer', names, first, '190px'))
     self.head = self.keep('head', drop('head', _heads(self), 0, '130px'))
     stats = [('self-probability','self'),('entropy','entropy')]
     self.stat = self.keep('stat', drop('show', stats, _stat(self), '210px'))
@@ -271,7 +273,7 @@ def _show_grid(self):
     boxes = [[names.index(n),h.start or 0,1,1 if h.stop else len(taus[n])] for n,h in _selected(self).items()]
     self.grid.windows = boxes if self.scope.value in ('layer','head') else []
     with _quiet(self): self.grid.tokens = [i*heads+j] if self.scope.value=='head' else []
-    own = _lists(get_temperature(self.maps.model), self.maps.layers)
+    own = _lists({n: layer_tau(m) for n,m in self.maps.layers.items()}, self.maps.layers)
     self.note.value = ('<div class="winwin-note">Temperatures by layer (down) and head (across), grey is 1. '
         f'{"The model has them." if own==taus else "The model has others: apply."}<br>'
         + ' · '.join(f'{html.escape(k)} {v:.4f}' for k,v in self.means.items()) + '</div>')

@@ -28,7 +28,7 @@ class TokenRows:
         self.logits = attention_logits(look.q, look.k, self.at)[0] # (heads,n,prefix+M)
         ws = [w.to(look.k.device) for w in windows] if windows is not None else [look.windows,look.to]
         self.parts = _parts(look, ws, self.tokens) # (n,prefix+M): 0 own window, 1 others, 2 elsewhere, 3 prefix
-        here,there = look.windows.positions()[0][self.at-look.prefix],look.to.positions()[0]
+        here,there = (_places(i, look.to.grid[1]) for i in (self.tokens,look.to.index()[0]))
         self.far = torch.cdist(here.to(self.logits), there.to(self.logits)) # (n,M)
 
     def softmax(self,
@@ -60,6 +60,8 @@ class TokenRows:
 
 # %% ../nbs/15g_token_rows.ipynb #1440ec5f
 _shares = 'own window','other windows','elsewhere','prefix'
+
+def _places(ids, W): return torch.stack([(i := torch.as_tensor(ids))//W,i%W], -1)
 
 def _parts(look, windows, tokens):
     "Where every key lies, as every query sees it (n,prefix+M)"

@@ -1,0 +1,254 @@
+"The explorers of attention and temperature, driven from Python: right numbers, visible errors, no growth."
+import gc, json
+import pytest, torch
+from winwin.attention_explorer import AttentionExplorer
+from winwin.canvas import window_boxes
+from winwin.models import create_model
+from winwin.pretrained import load_model
+from winwin.shipped import shipped_model
+from winwin.tasks import make_task
+from winwin.temperature import get_temperature, log_ratio, set_temperature
+from winwin.temperature_explorer import TemperatureExplorer
+from winwin.token_rows import token_panels
+from winwin.worlds import DrivingWorld
+
+SMALL = dict(dim=64, depth=2, num_heads=2)
+IMG, IMG2 = (torch.rand(3,64,96, generator=torch.Generator().manual_seed(s)) for s in (0,1)) # 8x12 tokens
+
+@pytest.fixture(scope='module')
+def seg():
+    torch.manual_seed(0)
+    return create_model('winwin_seg_micro', num_classes=14, **SMALL).eval().requires_grad_(False)
+
+@pytest.fixture(scope='module')
+def flow():
+    torch.manual_seed(0)
+    return create_model('winwin_flow_micro', decoder=SMALL, **SMALL).eval().requires_grad_(False)
+
+@pytest.fixture
+def ex(seg):
+    e = AttentionExplorer(seg, IMG, '2x3')
+    yield e
+    e.close()
+
+@pytest.fixture(scope='module')
+def street(): return DrivingWorld((64,96), length=8)
+
+@pytest.fixture
+def warm(seg, street):
+    e = TemperatureExplorer(seg, IMG, '2x3', street, make_task('seg', street), images=1)
+    yield e
+    set_temperature(seg, 1.)
+    e.close()
+
+# --- Attention
+
+def test_numbers_are_those_of_the_function(ex):
+    for layer,head,tau,tokens in (('encoder.blocks.0.attn',-1,1.3,[]), ('encoder.blocks.1.attn',1,.8,[5])):
+        ids = ex.maps.windows[0].index()[0].tolist()
+        ex.set_state(dict(layer=layer, head=head, tau=tau, tokens=[ids[3],*(ids[i] for i in tokens)]))
+        want = token_panels(ex.maps, layer, ex.choice.tokens, tau, None if head<0 else head)
+        for view,(m,n) in want.items():
+            assert torch.equal(ex.result[view][0].nan_to_num(-1), m.nan_to_num(-1))
+            for k,v in n.items(): assert ex.numbers()[f'{view}: {k}']==pytest.approx(v)
+        assert f"{want['windows'][1]['self-probability']:.4f}" in ex.canvas['windows'].caption
+        tops = {ex.canvas[v].vmax for v in ('windows','full','tau')}
+        assert len(tops)==1 and len(ex.canvas['full'].heat)==96 # one scale, a byte per token
+
+def test_a_click_on_any_canvas_chooses_the_token(ex):
+    ids = ex.maps.windows[0].index()[0].tolist()
+    for v,t in zip(('windows','full','tau','difference'), ids):
+        ex.canvas[v].tokens = [t]
+        assert ex.choice.tokens==[t] and all(c.tokens==[t] for c in ex.canvas.values())
+    ex.canvas['full'].tokens = ids[:3] # shift-click
+    assert len(ex.choice.tokens)==3 and '3 tokens' in ex.table.value
+
+def test_a_click_on_a_small_picture_goes_there(ex):
+    h,w = ex.step
+    ex.tiles.tokens = [(0*h+1)*ex.tiles.grid[1] + 1*w+2]
+    assert (ex.layer.value,ex.head.value,ex.tiles.tokens)==('encoder.blocks.0.attn',1,[])
+    assert ex.tiles.windows==[[0,w,h-1,w-1]]
+
+def test_a_token_outside_the_windows(ex):
+    inside = ex.maps.windows[0].index()[0].tolist()
+    ex.canvas['full'].tokens = [next(i for i in range(96) if i not in inside)]
+    assert 'windows' not in ex.result and 'outside' in ex.canvas['windows'].message and ex.error is None
+    ex.multiples.value = 'windows'
+    assert ex.error is None and 'outside' in ex.tiles.caption
+    ex.canvas['full'].tokens = inside[:1]
+    assert 'windows' in ex.result and ex.canvas['windows'].message==''
+
+def test_windows_are_drawn_and_dragged(ex):
+    old = ex.choice.windows
+    ex.again.click()
+    assert ex.choice.windows!=old and ex.canvas['windows'].windows==ex.choice.windows[0]
+    ex.drag.value = True
+    assert ex.canvas['windows'].mode=='windows' and ex.canvas['full'].mode=='tokens'
+    ex.canvas['windows'].windows = [[0,0,2,2],[4,4,3,3]]
+    assert window_boxes(ex.maps.windows[0])==[[0,0,2,2],[4,4,3,3]] and ex.error is None
+    ex.drag.value = False
+    ex.choice.windows = [[[0,0,4,4],[2,2,4,4]]]
+    assert 'overlap' in ex.status.value
+
+def test_errors_are_shown_and_survived(ex):
+    before,tokens = ex.numbers(),ex.choice.tokens
+    for text,words in (('nonsense','unknown'), ('2x99','cannot fit'), ('crop:3','cuts the image')):
+        ex.scheme.value = text
+        assert words in ex.status.value and 'alert' in ex.status.value
+    ex.choice.tokens = []
+    assert 'click one' in ex.status.value
+    ex.choice.tokens = tokens
+    assert ex.status.value=='' and ex.numbers()==before
+
+def test_the_whole_model_or_this_layer(ex, seg):
+    ex.tau.value = 1.6
+    layer = ex.numbers()['tau: entropy']
+    ex.scope.value = 'model'
+    assert not ex.tau.continuous_update and ex.numbers()['tau: entropy']!=layer # earlier layers have changed
+    assert set(get_temperature(seg).values())=={1.}
+    ex.scope.value = 'layer'
+    assert ex.numbers()['tau: entropy']==pytest.approx(layer)
+
+@pytest.mark.parametrize('show', ['self', 'entropy'])
+def test_all_tokens_at_once(ex, show):
+    ex.show.value = show
+    kind = 'self-probability' if show=='self' else 'entropy'
+    a = ex.numbers()
+    assert a[f'tau: mean {kind}']!=a[f'full: mean {kind}'] and len(ex.canvas['tau'].heat)==96
+    ex.tau.value = 1.
+    assert ex.numbers()[f'tau: mean {kind}']==pytest.approx(a[f'full: mean {kind}'])
+
+def test_state_and_files(ex, seg, tmp_path):
+    ex.set_state(dict(tau=.7, head=1, difference='tau - full', brightness=4., multiples='tau'))
+    ex.choice.windows = [[[0,0,3,3],[5,5,3,3]]]
+    ex.choice.tokens = [0]
+    state = json.loads(json.dumps(ex.state()))
+    other = AttentionExplorer(seg, IMG, '2x3').set_state(state)
+    assert other.state()==state and other.numbers()==ex.numbers()
+    with pytest.raises(ValueError, match='has no'): ex.set_state(dict(colour=1))
+    assert ex.save(tmp_path/'a.png').stat().st_size>1000 and 'self-probability' in ex.save(tmp_path/'a.html').read_text()
+    assert {'image/png','application/vnd.jupyter.widget-view+json'}<=ex._repr_mimebundle_().keys()
+
+def test_two_frames(flow):
+    ex = AttentionExplorer(flow, (IMG,IMG2), '2x3')
+    assert ex.maps.kinds[ex.layer.value]=='cross' and ex.canvas['full'].mode=='view' and ex.canvas['frame 1'].mode=='tokens'
+    assert ex.canvas['full'].image!=ex.canvas['frame 1'].image
+    t = ex.maps.windows[0].index()[0,2].item()
+    ex.canvas['frame 1'].tokens = [t]
+    want = token_panels(ex.maps, ex.layer.value, [t], ex.tau.value)
+    assert ex.numbers()['full: entropy']==pytest.approx(want['full'][1]['entropy'])
+    ex.show.value = 'self'
+    assert 'attends to itself' in ex.status.value
+    ex.layer.value = 'decoder.blocks.0.attn'
+    assert ex.error is None and ex.canvas['full'].mode=='tokens' and ex.canvas['full'].image==ex.canvas['frame 1'].image
+    ex.close()
+
+def test_opens_without_arguments():
+    for e in (AttentionExplorer(), AttentionExplorer(shipped_model('flow'))):
+        assert e.error is None and e.numbers()
+        e.close()
+
+def test_bad_arguments(seg):
+    for over,words in ((dict(layer='head'), 'no layer'), (dict(windows='2x99'), 'cannot fit'), (dict(device='tpu'), 'not there')):
+        with pytest.raises(ValueError, match=words): AttentionExplorer(seg, IMG, **over)
+    with pytest.raises(ValueError, match='task'): TemperatureExplorer(seg, IMG, data=DrivingWorld((64,96)))
+
+# --- Temperature
+
+def test_the_slider_turns_what_is_selected(warm):
+    warm.tau.value = 1.4
+    assert set(sum(warm.chosen.taus.values(), []))=={1.4}
+    warm.scope.value, warm.layer.value = 'layer', 'encoder.blocks.0.attn'
+    warm.tau.value = .9
+    assert warm.chosen.taus=={'encoder.blocks.0.attn': [.9,.9], 'encoder.blocks.1.attn': [1.4,1.4]}
+    warm.grid.tokens = [3]
+    assert (warm.scope.value,warm.layer.value,warm.head.value,warm.tau.value)==('head','encoder.blocks.1.attn',1,1.4)
+    warm.bell.at = 1.75 # a click on the curve
+    assert warm.chosen.taus['encoder.blocks.1.attn']==[1.4,1.75] and warm.error is None
+    warm.request(warm.reset)
+    assert warm.tau.value==1 and set(sum(warm.chosen.taus.values(), []))=={1.}
+
+def test_the_answer_is_that_of_the_model(warm, seg):
+    warm.tau.value = 1.5
+    with torch.no_grad():
+        plain = seg(IMG[None])[0]
+        old = set_temperature(seg, 1.5)
+        sharp = seg(IMG[None])[0]
+        set_temperature(seg, old)
+    torch.testing.assert_close(warm.read, sharp)
+    assert warm.numbers()['change']==pytest.approx((plain.argmax(1)!=sharp.argmax(1)).float().mean().item())
+    warm.live.value = False
+    warm.tau.value = 1.
+    assert not warm.exact and 'alone' in warm.lines.title
+
+def test_ways_to_find_a_temperature(warm, seg):
+    for do in (warm.ratio,warm.sweep,warm.match,warm.learn): warm.request(do)
+    assert warm.error is None and warm.marks.keys()=={'log-ratio','swept','matched','learned'}
+    assert warm.marks['log-ratio']==pytest.approx(log_ratio(18, 96))
+    assert len(warm.swept)==12 and warm.bell.lines[0]['y'][0]==pytest.approx(sum(warm.swept[min(warm.swept)]), abs=1e-5)
+    assert [m['name'].split()[0] for m in warm.bell.marks]==list(warm.marks)
+    assert set(get_temperature(seg).values())=={1.} and not seg.training
+
+def test_apply_and_save(warm, seg, tmp_path):
+    warm.tau.value = 1.25
+    assert set(get_temperature(seg).values())=={1.} and 'apply' in warm.note.value
+    warm.request(warm.store)
+    assert 'no folder' in warm.status.value
+    warm.folder.value = str(tmp_path/'m')
+    warm.saver.click()
+    assert set(get_temperature(load_model(tmp_path/'m')).values())=={1.25}==set(get_temperature(seg).values())
+
+def test_state_and_files_of_temperatures(warm, seg, tmp_path):
+    warm.set_state(dict(scope='head', head=1))
+    warm.tau.value = 1.3
+    state = json.loads(json.dumps(warm.state()))
+    other = TemperatureExplorer(seg, IMG, '2x3').set_state(state)
+    assert other.state()==state and other.tau.value==1.3
+    assert other.buttons[2].disabled # no answers, no sweep
+    other.request(other.sweep)
+    assert 'no answers' in other.status.value
+    assert warm.save(tmp_path/'t.png').stat().st_size>1000
+
+def test_temperatures_of_two_frames(flow):
+    ex = TemperatureExplorer(flow, (IMG,IMG2), '2x3')
+    ex.scope.value = 'cross'
+    ex.tau.value = 1.5
+    assert {n.split('.')[-1] for n,t in ex.chosen.taus.items() if t!=[1.,1.]}=={'cross_attn'}
+    ex.layer.value = 'decoder.blocks.0.cross_attn'
+    assert 'attends to itself' in ex.status.value
+    ex.stat.value = 'entropy'
+    assert ex.error is None and ex.canvas['answer with tau'].image
+    ex.close()
+
+# --- Both
+
+def test_encoders_of_timm():
+    import timm
+    model = timm.create_model('vit_small_patch16_dinov3', num_classes=0, dynamic_img_size=True, depth=2).eval()
+    img = torch.rand(3,96,128, generator=torch.Generator().manual_seed(0))
+    ex = AttentionExplorer(model, img, '2*2x2')
+    assert ex.error is None and ex.numbers()['full: prefix']>0
+    t = TemperatureExplorer(model, img, '2*2x2')
+    t.tau.value = 1.4
+    assert t.error is None and t.exact and t.read is None and set(get_temperature(model).values())=={1.}
+
+def kernel_bytes():
+    "Memory of this process that is in use"
+    gc.collect()
+    return int(open('/proc/self/statm').read().split()[1])*4096
+
+def live_tensors(): return sum(type(o) is torch.Tensor for o in gc.get_objects())
+
+@pytest.mark.parametrize('kind', ['attention', 'temperature'])
+def test_memory_does_not_grow(seg, kind):
+    ex = (AttentionExplorer if kind=='attention' else TemperatureExplorer)(seg, IMG, '2x3')
+    ids = ex.maps.windows[0].index()[0].tolist()
+    def poke(i):
+        if kind=='attention': ex.canvas['full'].tokens = [ids[i%18]]
+        ex.tau.value = .6+i%100/100
+        if i%5==0: ex.layer.value = list(ex.maps.layers)[i//5%2]
+    for i in range(40): poke(i)
+    before,tensors = kernel_bytes(),live_tensors()
+    for i in range(500 if kind=='temperature' else 250): poke(i) # two interactions each in the first
+    assert ex.error is None and kernel_bytes()-before<15e6
+    assert abs(live_tensors()-tensors)<40
