@@ -103,7 +103,8 @@ class WindowExplorer(Explorer):
         self.coverage = TokenCanvas(label='how often a token is seen', width=330, lut=lut_bytes('magma'), opacity=.75)
         for c in (self.canvas,self.coverage): c.show_image(self.img, self.patch)
         _window_controls(self, scheme, model)
-        self._drawn,self._boxes,self._costs,self._models,self._full = None,[],{},{},None
+        self._drawn = self._counted = self._full = None
+        self._boxes,self._costs,self._models = [],{},{}
         left = ipywidgets.VBox([self.canvas,self.table,self.copy])
         right = ipywidgets.VBox([self.coverage,self.chart])
         self.arrange([self.scheme,self.again,self.seed,self.model], ipywidgets.HBox([left,right], layout=_WRAP))
@@ -116,7 +117,7 @@ class WindowExplorer(Explorer):
         self.edges,some = distance_histogram(self.windows)
         if self._full is None: self._full = distance_histogram(Windows.full(grid))[1]
         self.density = dict(windows=some, full=self._full)
-        self.seen = scheme_coverage(name, grid)
+        if self._counted!=name: self.seen,self._counted = scheme_coverage(name, grid),name
         self.coverage.show_heat(self.seen, self.seen.max().item())
         low,high = self.seen.min().item(),self.seen.max().item()
         self.coverage.caption = f'share of 256 draws that see a token: {low:.2f} to {high:.2f}'
@@ -146,11 +147,12 @@ def _window_controls(self, scheme, model):
     "Widgets of a `WindowExplorer`"
     label,wide = dict(description_width='initial'),lambda px: ipywidgets.Layout(width=f'{px}px')
     yours = [] if model is None or isinstance(model, str) else [('your model',model)]
-    names = [*yours,*dict.fromkeys((*([model] if isinstance(model, str) else []),*_MODELS))]
+    names = dict.fromkeys((*([model] if isinstance(model, str) else []),*_MODELS))
+    options = [*yours,*((n,n) for n in names)]
     self.scheme = ipywidgets.Text(scheme, description='scheme', continuous_update=False, style=label, layout=wide(230))
     self.seed = ipywidgets.BoundedIntText(0, 0, 10**6, description='seed', style=label, layout=wide(110))
     for k in ('scheme','seed'): self.keep(k, getattr(self, k))
-    self.model = ipywidgets.Dropdown(options=names, value=model or _MODELS[2], description='cost of', style=label)
+    self.model = ipywidgets.Dropdown(options=options, value=model or _MODELS[2], description='cost of', style=label)
     self.keep('model', self.model, trait='label')
     self.again = ipywidgets.Button(description='Draw again', tooltip='New places for the windows of this scheme')
     self.again.on_click(lambda _: setattr(self.seed, 'value', self.seed.value+1))
