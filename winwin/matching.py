@@ -169,10 +169,13 @@ def _solve_model(model, layers, full, train, plain, by, bounds, per, passes=8, t
         return gap(last)
     a,fa,(lo,hi) = 1.,gap(plain),bounds
     if abs(fa)<tol and lo<=1<=hi: return plain
-    b = lo if fa>0 else hi
-    fb = off(b)
+    first,ends = abs(fa),(1/1.3,lo) if fa>0 else (1.3,hi)
+    for b in [t for t in ends if lo<=t<=hi]: # most often the answer is near 1
+        fb = off(b)
+        if fa*fb<=0: break
+        if b!=ends[-1]: a,fa = b,fb
     if fa*fb>0: # no crossing: the nearer end
-        if abs(fb)>=abs(fa) and lo<=1<=hi: off(a)
+        if abs(fb)>=first and lo<=1<=hi: off(1.)
         return last
     for _ in range(passes):
         tau = (a*fb-b*fa)/(fb-fa)

@@ -14,7 +14,8 @@ from .tempering import open_run, temper
 def _compare(folder, recipe, progress):
     "What all ways to choose a temperature give for a run"
     run = open_run(folder/'last', recipe.root, 'cpu')
-    return dict(temperature=temper(run, 'compare', steps=60, progress=progress).numbers)
+    t = temper(run, 'compare', images=8, steps=24, held=48, progress=progress)
+    return dict(temperature=t.numbers)
 
 def _study(task, other, names, seeds):
     v = variants((24,40), 256, depth=6)

@@ -18,7 +18,7 @@ from .pretrained import load_model, restore_temperatures, save_model, temperatur
 from .tasks import Task
 from .checkpoints import find_model
 from .recipes import Recipe, change, read_recipe, recipe_data, recipe_task
-from .tuning import FullLoss, compare_temperatures, token_counts
+from .tuning import FullLoss, compare_temperatures, token_counts, wide_taus
 from .bench import pick_device
 
 # %% ../nbs/19c_tempering.ipynb #a514e9f6
@@ -73,7 +73,7 @@ def temper(
     kind:str|None=None,       # Which layers, see `attention_kinds`; none = 'self' for matching, else 'all'
     per:str|None=None,        # One temperature per 'model', 'layer' or 'head'; none = the way's own
     steps:int=100,            # Of learning
-    fine:bool=False,          # Sweep all 51 temperatures, not the 14 that a valley needs
+    fine:bool=False,          # Sweep all 81 temperatures, not the few that a valley needs
     held:int|None=None,       # Held-out images to compare on; none = as in training
     work:str|None=None,       # Beginning of the name of the file that an interrupted sweep goes on from
     progress:bool=True,       # Show bars
@@ -127,11 +127,11 @@ def _sweep(run, loss, o):
         weights = hashlib.sha256((run.folder/'model.safetensors').read_bytes()).hexdigest()
         what = weights,loss.index,o['kind'],repr(run.task),repr(run.recipe),temperatures(run.model)
         path = Path(f'{o["work"]}sweep-{hashlib.sha256(repr(what).encode()).hexdigest()[:12]}.part.json')
-    s = sweep_temperature(run.model, loss, kind=o['kind'], coarse=not o['fine'], path=path, progress=o['progress'])
+    s = sweep_temperature(run.model, loss, wide_taus, o['kind'], not o['fine'], path=path, progress=o['progress'])
     if path: path.unlink(missing_ok=True)
-    first = s.taus.index(1.)
-    return s,dict(tau=s.tau, best=s.best, loss_before=s.values[first], loss_after=s.values[s.taus.index(s.best)],
-                  error=s.noise, taus=s.taus, losses=[[round(x, 6) for x in v] for v in s.scores])
+    before,after = (s.values[s.taus.index(t)] for t in (1.,s.best))
+    return s,dict(tau=s.tau, best=s.best, loss_before=before, loss_after=after, error=s.noise,
+                  taus=s.taus, losses=[[round(x, 6) for x in v] for v in s.scores])
 
 def _compare(run, loss, o):
     held = recipe_data(run.recipe if o['held'] is None else change(run.recipe, valid_images=o['held']), 'valid')
@@ -156,6 +156,7 @@ def tempering_text(
     if t.way=='match':
         nothing = ': no other temperature makes full images more like windows' if n['tau']==1 else ''
         lines.append(f'matched by {n["by"]}, {images}{nothing}')
+        if n['at_bounds']: lines.append('at the end of the range: nothing in it matches')
     if t.way=='sweep':
         lines.append(f'loss {n["loss_before"]:.4f} -> {n["loss_after"]:.4f}, error of the difference {n["error"]:.4f}, '
                      f'{len(n["taus"])} temperatures, {images}')
@@ -173,6 +174,7 @@ def show_tempering(
     _shows[t.way](t, axs)
     return fig
 
+# %% ../nbs/19c_tempering.ipynb #46b747a4
 def _show_sweep(t, ax): t.found.show(ax, f'loss of {t.numbers["images"]} full images')
 
 def _show_match(t, ax):

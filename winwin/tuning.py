@@ -55,18 +55,11 @@ class FullLoss:
     )->Tensor: # (n,), or a scalar for a step
         "Loss at full resolution"
         if step is None: return torch.stack([self(model, i) for i in range(len(self))])
-        return _look(model, self._there(model, step%len(self)), self.task)[0]
+        return _look(model, self.batch(step%len(self), model.patch_size), self.task)[0]
 
-    def judge(self,
-        model:nn.Module,      # Model for the task
-    )->'Judged':
+    def judge(self, model:nn.Module)->'Judged':
         "Loss and score at full resolution, in one pass over the images"
-        looks = ((_look(model, batch, self.task),batch) for batch in (self._there(model, i) for i in range(len(self))))
-        return _judged(self.task, looks)
-
-    def _there(self, model, i):
-        device = next(model.parameters()).device
-        return {k: v.to(device) for k,v in self.batch(i, model.patch_size).items()}
+        return _judged(self.task, (_look(model, self.batch(i, model.patch_size), self.task) for i in range(len(self))))
 
     def frames(self,
         n:int,      # Images
@@ -80,14 +73,15 @@ class FullLoss:
 
 # %% ../nbs/13b_tuning.ipynb #5ae2ac3a
 def _look(model, batch, task):
-    "Loss of one full image, and the map (1,C,H*P,W*P) behind it"
-    seen,patch = [],model.patch_size
+    "Loss of one full image, the map (1,C,H*P,W*P) behind it, and the batch where the model is"
+    seen,patch,device = [],model.patch_size,next(model.parameters()).device
+    batch = {k: v.to(device) for k,v in batch.items()}
     def see(*args, **kwargs):
         seen.append(model(*args, **kwargs))
         return seen[-1]
     loss = task.judge(see, task.choose(batch, parse_scheme('full'), patch), patch)
     maps = seen[0][0] # one window, or (maps, logits) of a match loss
-    return loss,maps if isinstance(maps, Tensor) else maps[0]
+    return loss,maps if isinstance(maps, Tensor) else maps[0],batch
 
 # %% ../nbs/13b_tuning.ipynb #cff21f4e
 @dataclass
@@ -110,7 +104,7 @@ class Judged:
 def _judged(task, looks):
     "`Judged` from losses, maps and batches, one image at a time"
     losses,parts = [],[]
-    for (loss,maps),batch in looks:
+    for loss,maps,batch in looks:
         task.update(m := task.metrics(), maps, batch)
         losses.append(loss.double().item())
         parts.append({k: v for k,v in vars(m).items() if isinstance(v, Tensor)}) # sums of one image
