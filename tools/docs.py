@@ -77,7 +77,11 @@ def homes():
 
 # --- From notebook to page
 
-def label(name): return f'{homes()[name]}.{name.split(".")[0]}'.lower()
+def label(name):
+    "Anchor of a name; they are all in lower case, so a class may need to be told from a function (`Plan` and `plan`)"
+    home,name = homes()[name],name.split('.')[0]
+    twin = name!=name.lower() and homes().get(name.lower())==home
+    return f'{home}.{name}'.lower() + ('-class' if twin else '')
 
 def prose(s):
     "A comment or docstring in a table: `code` stays, stars are stars"

@@ -344,10 +344,10 @@ register(Bench('worlds', 'DrivingWorld, scenes of 320x192', cases={'scenes': _sc
     targets={'ms per scene': '<= 100'}))
 register(Bench('predict', 'ViT-B with ConvNeXt head on a 1280x720 image, one pass against tiles', rounds=3,
     cases={'full': _read(), 'full, head in bands': _read(rows=9), 'tiles of 512, overlap 0.5': _read(**_tiles),
-           'tiles of 496, overlap 0.5': _read(mode='tile', size=(496,496)),
+           **{f'tiles of {n}, overlap 0.5': _read(mode='tile', size=(n,n)) for n in (496,352)},
            _sampled: _read(part=(512,870), overlap=.9, **_tiles)},
     scale={_sampled: 96/8}, memory=True,
-    targets={**{f'times faster than tiles of {n}, overlap 0.5': '>= 2' for n in (512,496)},
+    targets={**{f'times faster than tiles of {n}, overlap 0.5': '>= 2' for n in (512,496,352)},
              f'times faster than {_sampled}': '>= 10'}));
 
 # %% ../nbs/18_bench.ipynb #d83dc341
