@@ -124,19 +124,72 @@ def test_checkpoints(family, wrap, tmp_path):
     img = image(enc)
     with torch.no_grad(): assert torch.allclose(enc(img), donor.forward_features(img)[:,donor.num_prefix_tokens:], atol=1e-4)
 
-def test_dinov3_as_its_authors_name_it(tmp_path):
-    "storage_tokens, fused biases, masks: converted by timm"
-    donor = open_up(timm.create_model('vit_small_patch16_dinov3', depth=2, num_classes=0, dynamic_img_size=True))
-    names = {'reg_token': 'storage_tokens', 'gamma_1': 'ls1.gamma', 'gamma_2': 'ls2.gamma'}
-    sd = {}
+def authors(donor, bias=None):
+    "DINOv3's weights with its authors' names: storage_tokens, fused biases with a mask, layer scales as modules"
+    names = {'reg_token': 'storage_tokens', 'gamma_1': 'ls1.gamma', 'gamma_2': 'ls2.gamma', 'fc1_g': 'w1', 'fc1_x': 'w2'}
+    swiglu,sd = any('fc1_g' in k for k in donor.state_dict()),{}
     for k,v in donor.state_dict().items():
-        for a,b in names.items(): k = k.replace(a, b)
+        if k.endswith(('q_bias','v_bias')): continue
+        for a,b in (names | (dict(fc2='w3') if swiglu else {})).items(): k = k.replace(a, b)
         sd[k] = v
-    sd |= {'mask_token': torch.zeros(1,384), 'rope_embed.periods': torch.ones(16)}
-    torch.save(sd, tmp_path/'dinov3.pth')
-    enc = timm_encoder('dinov3-small', checkpoint=tmp_path/'dinov3.pth', depth=2).eval()
+    for i,b in enumerate(donor.blocks):
+        n,q = len(b.attn.qkv.weight)//3,getattr(b.attn, 'q_bias', None)
+        parts = [torch.zeros(n) if q is None else q, torch.ones(n), torch.zeros(n) if q is None else b.attn.v_bias] # the middle is masked
+        sd |= {f'blocks.{i}.attn.qkv.bias': torch.cat(parts) + (0 if bias is None else bias), f'blocks.{i}.attn.qkv.bias_mask': torch.tensor([1.,0.,1.]).repeat_interleave(n)}
+    return sd | {'mask_token': torch.zeros(1,donor.embed_dim), 'rope_embed.periods': torch.ones(16)}
+
+def transformers_names(sd):
+    "The authors' names as transformers has them"
+    out,gated = {},any('.mlp.w1.' in k for k in sd)
+    mlp = {'.w1.': '.gate_proj.', '.w2.': '.up_proj.', '.w3.': '.down_proj.'} if gated else {'.fc1.': '.up_proj.', '.fc2.': '.down_proj.'}
+    for k,v in sd.items():
+        if k.endswith(('bias_mask','periods')): continue
+        if k.startswith('blocks.'):
+            k = k.replace('blocks.', 'layer.').replace('ls1.gamma', 'layer_scale1.lambda1').replace('ls2.gamma', 'layer_scale2.lambda1').replace('.attn.proj.', '.attention.o_proj.')
+            for a,b in mlp.items(): k = k.replace(a, b)
+        elif not k.startswith('norm'): k = 'embeddings.' + k.replace('patch_embed.proj', 'patch_embeddings').replace('storage_tokens', 'register_tokens')
+        if '.attn.qkv.' not in k: out[k] = v
+        else: out |= {k.replace('attn.qkv', f'attention.{n}_proj'): o.clone() for n,o in zip('qkv', v.chunk(3)) if not (n=='k' and k.endswith('bias'))}
+    return out
+
+@pytest.mark.parametrize('source', ['authors','transformers','transformers, newer'])
+@pytest.mark.parametrize('family', ['dinov3','dinov3_bias','dinov3_swiglu'])
+def test_dinov3_as_others_name_it(tmp_path, family, source):
+    torch.manual_seed(0)
+    donor = open_up(timm.create_model(families[family], depth=2, num_classes=0, dynamic_img_size=True))
+    sd = authors(donor)
+    if source!='authors': sd = transformers_names(sd)
+    if 'newer' in source: sd = {k if k.startswith(('emb','norm')) else f'model.{k}': v for k,v in sd.items()}
+    torch.save(sd, tmp_path/'x.pth')
+    enc = timm_encoder(families[family], checkpoint=tmp_path/'x.pth', depth=2).eval()
     img = image(enc)
     with torch.no_grad(): assert torch.allclose(enc(img), donor.forward_features(img)[:,5:], atol=1e-5)
+
+@pytest.mark.parametrize('source', ['authors','transformers'])
+def test_biases_are_not_lost(tmp_path, source):
+    "timm's plain DINOv3 has no biases for queries and values: a file whose biases are not zero needs the other model"
+    donor = open_up(timm.create_model('vit_small_patch16_dinov3', depth=2, num_classes=0))
+    sd = authors(donor, bias=.1)
+    torch.save(sd if source=='authors' else transformers_names(sd), tmp_path/'x.pth')
+    with pytest.raises(ValueError, match="not zero.*ends with '_qkvb'"): timm_encoder('dinov3-small', checkpoint=tmp_path/'x.pth', depth=2)
+    assert timm_encoder('vit_small_patch16_dinov3_qkvb', checkpoint=tmp_path/'x.pth', depth=2).model.blocks[1].attn.q_bias.mean().item()==pytest.approx(.1)
+
+@pytest.mark.parametrize('kind', ['DINOv3ViT','Dinov2','Dinov2WithRegisters'])
+def test_files_that_transformers_wrote(tmp_path, kind):
+    "Where transformers is installed: its model, its file, its numbers"
+    tf = pytest.importorskip('transformers')
+    torch.manual_seed(0)
+    common = dict(hidden_size=384, num_hidden_layers=2, num_attention_heads=6)
+    if kind=='DINOv3ViT': name,prefix,more = 'vit_small_patch16_dinov3_qkvb',5,dict(intermediate_size=1536, num_register_tokens=4)
+    else: name,prefix,more = ('dinov2-small',5,dict(patch_size=14, image_size=518)) if kind.endswith('Registers') else ('vit_small_patch14_dinov2',1,dict(patch_size=14, image_size=518))
+    model = getattr(tf, f'{kind}Model')(getattr(tf, f'{kind}Config')(**common, **more)).eval()
+    with torch.no_grad():
+        for p in model.parameters(): p.add_(torch.randn(p.shape, generator=seeded())*.05)
+    model.save_pretrained(tmp_path)
+    enc = timm_encoder(name, checkpoint=tmp_path/'model.safetensors', depth=2).eval()
+    img = torch.randn(1,3,37*14,37*14, generator=seeded(1)) if prefix==1 or 'dinov2' in name else torch.randn(1,3,64,96, generator=seeded(1))
+    with torch.no_grad(): theirs = model(img).last_hidden_state[:,prefix:]
+    with torch.no_grad(): assert (enc(img)-theirs).abs().max()<1e-4*theirs.abs().max()
 
 def test_checkpoints_that_do_not_fit(tmp_path):
     torch.save(timm.create_model('vit_tiny_patch16_224', depth=2).state_dict(), tmp_path/'x.pth')

@@ -54,9 +54,10 @@ def read_croco(
     if 'patch_embed.proj.weight' not in sd or not any(k.startswith('enc_blocks.') for k in sd):
         raise ValueError(f'{name} is no file of the CroCo family: no patch_embed and enc_blocks among its '
                          f'{len(sd)} tensors {", ".join(list(sd)[:3])} ...')
-    args = file.get('args')
-    said = [file.get('croco_kwargs'), getattr(args, 'croco_args', None), file.get('config'),
-            literal_kwargs(str(getattr(args, 'model', '')))]
+    args = file.get('args', {})
+    args = args if isinstance(args, dict) else vars(args) # a Namespace
+    said = [file.get('croco_kwargs'), args.get('croco_args'), file.get('config'),
+            literal_kwargs(str(args.get('model', '')))]
     kwargs = _inferred(sd)
     kwargs |= {k: v for k,v in next((o for o in said if o), {}).items() if k in _words}
     return CrocoFile(name, _layout(sd, args), kwargs, sd)
@@ -86,7 +87,7 @@ def _inferred(sd):
 def _layout(sd, args):
     if any(k.startswith(('downstream_head','dec_blocks2.')) for k in sd): return 'dust3r'
     if 'head.dpt.head.4.weight' not in sd: return 'pretrained'
-    return getattr(args, 'task', None) or ('flow' if len(sd['head.dpt.head.4.weight'])==3 else 'stereo')
+    return args.get('task') or ('flow' if len(sd['head.dpt.head.4.weight'])==3 else 'stereo')
 
 # %% ../nbs/06a_croco_files.ipynb #a9417587
 def croco_arguments(

@@ -57,10 +57,23 @@ def fill_model(
     found = {'missing': [k for k in own if k not in weights and not k.startswith(tuple(fresh))],
              'unknown': [k for k in weights if k not in own]+list(unknown),
              'of another shape': [shape(k) for k in own if k in weights and weights[k].shape!=own[k].shape]}
-    more = lambda v: f' and {len(v)-5} more' if len(v)>5 else ''
-    text = '; '.join(f'{t}: {", ".join(v[:5])}{more(v)}' for t,v in found.items() if v)
+    text = '; '.join(f'{t}: {", ".join(_together(v))}' for t,v in found.items() if v)
     text = f'the weights in {where} do not fit the model; {text}' if text else ''
     if text and strict or found['of another shape']: raise ValueError(text)
     if text: warnings.warn(text)
     weights = {k: v if v.dtype==own[k].dtype else v.to(own[k].dtype) for k,v in weights.items() if k in own}
     model.load_state_dict(weights, strict=False, assign=True)
+
+def _together(names):
+    "All names; those that differ in the number of a block as one, blocks.0-11.norm1.bias"
+    groups = {}
+    for k in names:
+        m = re.search(r'\.(\d+)(?=\.)', k)
+        a,b = (k[:m.start(1)],k[m.end(1):]) if m else (k,'')
+        groups.setdefault((a,b), []).append(int(m[1]) if m else None)
+    def spans(v):
+        if v==[None]: return ''
+        v = sorted({*v})
+        starts,ends = [o for o in v if o-1 not in v],[o for o in v if o+1 not in v]
+        return ','.join(str(a) if a==b else f'{a}-{b}' for a,b in zip(starts, ends))
+    return [a+spans(v)+b for (a,b),v in groups.items()]
