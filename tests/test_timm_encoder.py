@@ -5,7 +5,9 @@ from timm.optim import create_optimizer_v2
 from winwin.backbones import TimmEncoder, backbones, list_backbones, timm_encoder
 from winwin.completion import completion_loss
 from winwin.models import DenseModel, FlowModel, create_model, list_models, model_task
-from winwin.pretrained import load_model, save_model
+from winwin.layers import attention_layers, capture
+from winwin.pretrained import load_model, save_model, temperatures
+from winwin.temperature import fold_temperature, set_temperature
 from winwin.windows import Windows, sample_tokens, sample_windows
 
 def seeded(n=0): return torch.Generator().manual_seed(n)
@@ -54,6 +56,23 @@ def test_windows_keep_their_places(family):
         for b,(y,x) in enumerate(w.yx[:,i].tolist()):
             h,v = w.sizes[i]
             assert torch.allclose(m[b], whole[b,y:y+h,x:x+v], atol=1e-4*max(1, whole.abs().max().item()))
+
+@pytest.mark.parametrize('family', families)
+def test_temperature_and_capture(family):
+    "Every family obeys a temperature, fused or written out, folded or not, and shows its queries"
+    enc = encoder(family)
+    img = image(enc)
+    cold = enc(img)
+    with capture(enc) as seen: assert torch.equal(enc(img), cold)
+    assert len(seen)==2*(2 if family=='parallel' else 1) and seen[0].q.shape[-2]==24+enc.model.num_prefix_tokens
+    set_temperature(enc, 1.5)
+    hot = enc(img)
+    assert (hot-cold).abs().max()>1e-4
+    for m in attention_layers(enc).values(): m.fused_attn = False
+    close = lambda a: torch.allclose(a, hot, atol=1e-4*max(1, hot.abs().max().item()))
+    assert close(enc(img)) and not any(m.fused_attn for m in attention_layers(enc).values())
+    for m in attention_layers(enc).values(): m.fused_attn = True
+    assert close(fold_temperature(enc)(img)) and temperatures(enc)=={}
 
 @pytest.mark.parametrize('family', ['dinov3','eva02','mixed_ape','plain'])
 def test_a_batch_of_windows(family):

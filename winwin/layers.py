@@ -79,7 +79,10 @@ def set_layer_tau(
 class _Tempered:
     "Mixed into a foreign layer that has a temperature, or is being watched"
     def forward(self, *args, **kwargs):
-        with _Fused(self): return super().forward(*args, **kwargs)
+        before,self.fused_attn = self.fused_attn,True # written out, attention would pass by; the numbers are the same
+        try:
+            with _Fused(self): return super().forward(*args, **kwargs)
+        finally: self.fused_attn = before
 
 class _Fused(TorchFunctionMode):
     "Within: fused attention shows its q and k to whoever watches the layer, and obeys the layer's temperature"
@@ -164,8 +167,7 @@ def capture(
     "Record the queries and keys of some layers during a forward pass; the pass itself is unchanged"
     chosen,seen = _choose(model, layer),[]
     with watch(chosen, lambda name,m,q,k: seen.append(Seen(q, k, layer_tau(m), name))): yield seen
-    if not seen: raise ValueError(f'no call of {", ".join(chosen)} was seen: run the model inside the block; '
-                                  'a layer of timm must have fused_attn = True')
+    if not seen: raise ValueError(f'no call of {", ".join(chosen)} was seen: run the model inside the block')
 
 def _choose(model, layer):
     "Layers by number, name, kind or module"
