@@ -47,7 +47,30 @@ def test_timm_fixed_size(name, tmp_path):
     x = torch.rand(1,3,5*P,7*P-3)
     wide = torch.cat([x, x[...,-1:].expand(-1,-1,-1,3)], -1)
     torch.testing.assert_close(f(x), full(model, wide)[...,:-3], atol=1e-4, rtol=1e-4)
-    with pytest.raises(ValueError, match='one file per size'): export_model(model, path, dynamic=True)
+
+def loud(model):
+    "Fresh layer scales and tables of positions are small: make them matter"
+    with torch.no_grad():
+        for n,p in model.named_parameters():
+            if 'gamma' in n: p.fill_(1)
+            if 'pos_embed' in n: p.mul_(30)
+    return model
+
+@pytest.mark.parametrize('name', ['vit_small_patch16_dinov3','eva02_tiny_patch14_336','vit_small_patch16_rope_224',
+    'vit_small_patch16_rope_mixed_224','vit_pe_spatial_tiny_patch16_512','vit_tiny_patch16_224','vit_small_patch14_reg4_dinov2'])
+def test_timm_any_size(name, tmp_path):
+    "Rotations and tables of positions are computed in the file, for the size it gets"
+    torch.manual_seed(0)
+    model = loud(create_model(f'{name}:linear', num_classes=3, depth=2))
+    set_temperature(model, 1.3)
+    path = tmp_path/('m.onnx' if 'dinov' in name or 'tiny_patch16_224' in name else 'm.pt2')
+    f,P = export_model(model, path, dynamic=True),model.patch_size
+    assert f.difference<1e-4 and f.info['dynamic']
+    for B,h,w in ((1,3,7),(2,6,2),(1,14,14),(1,18,17)): # below, at and above the grid that tables are for
+        x = torch.rand(B,3,P*h,P*w)
+        torch.testing.assert_close(f(x), full(model, x), atol=1e-4, rtol=1e-4)
+    moved = full(model, x.roll((P,2*P), (-2,-1))).roll((-P,-2*P), (-2,-1))
+    assert (moved-full(model, x)).abs().max()>1e-3 # positions do matter
 
 def test_local_attention(tmp_path):
     model = create_model('winwin_seg_micro', num_classes=3, local_window=3, global_blocks=[1], **micro)

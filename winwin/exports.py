@@ -94,13 +94,28 @@ def _settle(model, grid):
     "Make a copy of a model fit for export; `grid` is none if the size stays open"
     for m in model.modules():
         if type(m) is FeatureFusion and grid is None: m.__class__ = _Fusion
-    timm = isinstance(model.encoder, TimmEncoder)
-    why = 'a backbone of timm makes its positions for one grid' if timm else _one_size(model.encoder)
-    if grid is None and why: raise ValueError(f'{why}; give size=(H,W) and leave dynamic out, one file per size')
-    if not timm: return model
-    with torch.no_grad(): place = model.encoder.model._pos_embed(torch.zeros(1,*grid,model.encoder.dim))
-    model.encoder.model._pos_embed = lambda x: place
+    if not isinstance(model.encoder, TimmEncoder):
+        why = _one_size(model.encoder)
+        if grid is None and why: raise ValueError(f'{why}; give size=(H,W) and leave dynamic out, one file per size')
+        return model
+    timm = model.encoder.model
+    if grid is None: _open_rope(getattr(timm, 'rope', None))
+    else:
+        with torch.no_grad(): place = timm._pos_embed(torch.zeros(1,*grid,model.encoder.dim))
+        timm._pos_embed = lambda x: place
     return model
+
+def _open_rope(rope):
+    "Let the rotations of DINOv3 be computed for a grid whose size is a symbol; those of others are already"
+    from timm.layers import RotaryEmbeddingDinoV3
+    if not isinstance(rope, RotaryEmbeddingDinoV3): return
+    def embed(shape, no_aug=False):
+        H,W = shape
+        most = dict(separate=(H,W), max=(torch.sym_max(H, W),)*2, min=(torch.sym_min(H, W),)*2)[rope.normalize_coords]
+        y,x = ((torch.arange(n) + (.5+rope.grid_offset))/d for n,d in zip(shape, most)) # (H,), (W,) in [0,1]
+        at = torch.stack([y[:,None].expand(H,W), x.expand(H,W)], -1).flatten(0,1) # (H*W,2)
+        return torch.cat(rope._get_pos_embed_from_coords(2*at-1), -1)
+    rope._create_embed = embed
 
 # %% ../nbs/14e_exports.ipynb #71b00e5a
 def _one_size(vit):
