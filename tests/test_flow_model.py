@@ -72,6 +72,17 @@ def test_tied_start():
     d = Decoder(32, 32, 2, 4, tied=True)
     for b in d.blocks: assert torch.equal(b.cross_attn.projq.weight, b.cross_attn.projk.weight)
 
+def test_quiet_start():
+    "Blocks add nothing at first, and still learn"
+    torch.manual_seed(0)
+    loud,model = (create_model('winwin_flow_micro', head='linear', quiet=q) for q in (False,True))
+    a,b = frames()
+    assert torch.equal(model(a, b)[0], model(a, b.flip(0))[0]) and not torch.equal(loud(a, b)[0], loud(a, b.flip(0))[0])
+    for p in (model.encoder,model.decoder):
+        for k in p.blocks: assert not k.attn.proj.weight.any() and not k.mlp.fc2.weight.any()
+    model(a, b)[0].square().mean().backward()
+    assert model.decoder.blocks[0].cross_attn.proj.weight.grad.any()
+
 def test_gradients_reach_everything():
     model = create_model('winwin_flow_micro')
     a,b = frames()

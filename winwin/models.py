@@ -14,7 +14,7 @@ from torch import Tensor
 from .windows import Windows
 from .vit import ViT, image_statistics, vit_sizes
 from .heads import ConvNeXtHead, DPTHead, DecoupledDPTHead, Head, LinearHead, dpt_hooks
-from .decoder import Decoder, layer_groups, no_decay
+from .decoder import Decoder, layer_groups, no_decay, quiet_start
 from .completion import CompletionModel
 from .weights import Unfilled
 from .backbones import backbones, timm_encoder
@@ -148,13 +148,15 @@ _decoders = dict(tiny=dict(dim=192, depth=6, num_heads=3), small=dict(dim=384, d
                  base=dict(dim=768, depth=12, num_heads=12), large=dict(dim=768, depth=12, num_heads=12),
                  micro=dict(dim=128, depth=3, num_heads=4))
 
-def _binocular(size, relative=False, tied=False, decoder=None, empty=(), **over):
+def _binocular(size, relative=False, tied=False, quiet=False, decoder=None, empty=(), **over):
     "Encoder and decoder of a size; micro has an encoder as small as its decoder"
     if size=='micro': over = dict(dim=128, depth=3, num_heads=4) | over
     encoder = _encoder(size, empty, **over, **dict(relative=relative) if size in _sizes else {})
     near = size if size in _sizes else {192: 'tiny', 384: 'small'}.get(encoder.dim, 'base')
     both = _decoders[near] | (decoder or {}) | dict(relative=relative, tied=tied)
-    return encoder,_part('decoder', empty, Decoder, encoder.dim, **both)
+    dec = _part('decoder', empty, Decoder, encoder.dim, **both)
+    for part in ((encoder,dec) if size in _sizes else (dec,)) if quiet else (): quiet_start(part)
+    return encoder,dec
 
 def _pretrain(size, **over): return CompletionModel(*_binocular(size, **over))
 

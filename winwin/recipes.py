@@ -63,6 +63,7 @@ class Recipe:
     match:float=0.                        # Weight of the match loss; 0 = none
     relative:bool=False                   # Relative values in every attention
     tied:bool=False                       # Cross-attention begins with equal queries and keys
+    quiet:bool=False                      # Blocks begin by adding nothing, see `quiet_start`
     flow_scale:float=1.                   # Pixels per unit of the head's flow
     mask:float=.9                         # Share of the tokens that pretraining hides
     motion:float|None=None                # Largest motion of 'layered' in pixels; of 'driving', 1 = city traffic
@@ -292,7 +293,7 @@ def recipe_model(
     if r.head: over['head'] = r.head
     if r.pos!='rope': over['pos'] = r.pos
     if r.local_window: over |= dict(local_window=r.local_window, global_blocks=list(r.global_blocks))
-    if r.train.task in ('flow','pretrain'): over |= {k: True for k in ('relative','tied') if getattr(r, k)}
+    if r.train.task in ('flow','pretrain'): over |= {k: True for k in ('relative','tied','quiet') if getattr(r, k)}
     if r.train.task=='flow':
         new = dict(num_outputs=(FLOW_CHANNELS[r.flow_loss],3), flow_scale=(r.flow_scale,1.))
         over |= {k: v for k,(v,usual) in new.items() if v!=usual}
