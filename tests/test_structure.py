@@ -1,6 +1,7 @@
 "The shape of the project: data flows one way, every public name is documented, nothing is out of step."
 import ast, json, re, shutil, subprocess, sys
 from configparser import ConfigParser
+from functools import cache
 from pathlib import Path
 import pytest
 
@@ -18,10 +19,13 @@ each_notebook = pytest.mark.parametrize('path', NBS, ids=tool.name)
 each_numbered = pytest.mark.parametrize('path', NUMBERED, ids=tool.name)
 each_module = pytest.mark.parametrize('mod', ORDER)
 
-def cells(path, kind=None): return [c for c in json.loads(path.read_text(encoding='utf-8'))['cells'] if kind in (None, c['cell_type'])]
+@cache
+def notebook(path): return json.loads(path.read_text(encoding='utf-8'))
+def cells(path, kind=None): return [c for c in notebook(path)['cells'] if kind in (None, c['cell_type'])]
 def source(cell): return ''.join(cell['source'])
 def outputs(path): return [o for c in cells(path, 'code') for o in c['outputs']]
 def is_exported(cell): return bool(re.match(r'#\|\s*exports?\b', source(cell)))
+@cache
 def tree(mod): return ast.parse((ROOT/'winwin'/f'{mod}.py').read_text(encoding='utf-8'))
 
 def imports(tree):
@@ -134,7 +138,7 @@ def test_saved_outputs_are_clean(path):
     text = json.dumps(outputs(path))
     assert not [o['ename'] for o in outputs(path) if o['output_type']=='error']
     assert not [''.join(o['text']) for o in outputs(path) if o.get('name')=='stderr'], 'warnings or progress bars'
-    assert 'widget-view+json' not in text and 'widgets' not in json.loads(path.read_text(encoding='utf-8'))['metadata']
+    assert 'widget-view+json' not in text and 'widgets' not in notebook(path)['metadata']
     assert not re.findall(r'[\s"\'(](?:/(?:home|root|tmp|opt|usr|var|mnt|Users|work)/|[A-Z]:\\\\)[^\s"\']*', text), 'absolute paths'
     assert not re.findall(r' at 0x[0-9a-f]{6,}', text), 'memory addresses'
 

@@ -6,7 +6,7 @@ from winwin import raycast
 from winwin.streets import make_street
 from winwin.raycast import camera_rays, street_flow, trace_street
 from winwin.paint import paint_street
-from winwin.worlds import DrivingWorld, color_flow, color_labels, show_world
+from winwin.worlds import DrivingWorld, color_labels, show_world
 
 SIZE = (96,160)
 MOVERS = torch.tensor([DrivingWorld.classes.index(k) for k in ('car','truck','person','bicycle')])
@@ -270,13 +270,6 @@ def test_color_labels():
     assert rgb.shape==(1,2,2,3) and rgb.dtype==np.uint8
     assert (rgb[0,0,1]==DrivingWorld.palette[13]).all() and (rgb[0,1,0]==0).all()
     assert (color_labels(np.array([[1]]), [(1,2,3),(4,5,6)])==[4,5,6]).all()
-
-def test_color_flow():
-    flow = torch.zeros(2,2,2)
-    assert np.ptp(color_flow(flow))<1e-6 # rest has no hue
-    flow[0,0,0],flow[0,0,1] = 3,-3
-    rgb = color_flow(flow)
-    assert rgb.shape==(2,2,3) and abs(rgb[0,0]-rgb[0,1]).max()>.5 and np.allclose(color_flow(flow, 3.), rgb)
 
 @pytest.mark.parametrize('pair', [False,True])
 def test_show_world(pair):
