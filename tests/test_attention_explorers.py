@@ -1,11 +1,12 @@
 "The explorers of attention and temperature, driven from Python: right numbers, visible errors, no growth."
-import gc, json
+import gc, json, re
 import pytest, torch
 from winwin.attention_explorer import AttentionExplorer
 from winwin.canvas import window_boxes
 from winwin.models import create_model
 from winwin.pretrained import load_model
 from winwin.shipped import shipped_model
+from winwin.snapshots import shown_parts
 from winwin.tasks import make_task
 from winwin.temperature import get_temperature, log_ratio, set_temperature
 from winwin.temperature_explorer import TemperatureExplorer
@@ -151,7 +152,10 @@ def test_opens_without_arguments():
 def test_bad_arguments(seg):
     for over,words in ((dict(layer='head'), 'no layer'), (dict(windows='2x99'), 'cannot fit'), (dict(device='tpu'), 'not there')):
         with pytest.raises(ValueError, match=words): AttentionExplorer(seg, IMG, **over)
-    with pytest.raises(ValueError, match='task'): TemperatureExplorer(seg, IMG, data=DrivingWorld((64,96)))
+    class Bare(torch.utils.data.Dataset): # answers of no kind
+        def __len__(self): return 1
+        def __getitem__(self, i): return dict(image=IMG)
+    with pytest.raises(ValueError, match='needs a task'): TemperatureExplorer(seg, data=Bare())
 
 # --- Temperature
 
@@ -167,6 +171,42 @@ def test_the_slider_turns_what_is_selected(warm):
     assert warm.chosen.taus['encoder.blocks.1.attn']==[1.4,1.75] and warm.error is None
     warm.request(warm.reset)
     assert warm.tau.value==1 and set(sum(warm.chosen.taus.values(), []))=={1.}
+
+def test_data_in_place_of_an_image(seg, street):
+    class Labels(torch.utils.data.Dataset): # answers of one kind
+        classes = street.classes
+        def __len__(self): return len(street)
+        def __getitem__(self, i): return {k: street[i][k] for k in ('image','labels')}
+    e = TemperatureExplorer(seg, Labels(), images=1)
+    assert type(e.loss.task).__name__=='SegTask' and not e.buttons[2].disabled
+    torch.testing.assert_close(e.maps.imgs[0][0], street[0]['image'])
+    e.close()
+
+def test_no_request_is_lost(warm):
+    "The slider moves while an older request waits: what the reader did last counts"
+    import winwin.explorers as m
+    calls = []
+    class Loop:
+        def call_later(self, _, f): calls.append(f); return self
+        def cancel(self): pass
+    old, m._browser_loop = m._browser_loop, Loop
+    try:
+        warm.grid.tokens = [1]
+        for t in (1.1,1.2,1.3): warm.tau.value = t
+        while calls: calls.pop(0)()
+    finally: m._browser_loop = old
+    assert warm.tau.value==1.3 and warm.chosen.taus=={'encoder.blocks.0.attn': [1.,1.3], 'encoder.blocks.1.attn': [1.,1.]} and warm.exact
+
+@pytest.mark.parametrize('kind', ['attention', 'temperature'])
+def test_saved_pages(ex, warm, tmp_path, kind):
+    e = dict(attention=ex, temperature=warm)[kind]
+    before,shown = e.state(),e.numbers()
+    page = e.save(tmp_path/'a.html').read_text()
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1])['shown']
+    assert e.state()==before and e.numbers()==pytest.approx(shown) and e.error is None and len(page)<900_000
+    assert [n for n,_ in e.steps()[1]]==data['names'] and {}in data['frames'] # one is what is shown now
+    i = next(i for i,o in enumerate(shown_parts(e.box)) if o is (ex.canvas['tau'] if kind=='attention' else warm.canvas['answer with tau']))
+    assert all(str(i) in f for f in data['frames'] if f), 'every other step looks different'
 
 def test_the_answer_is_that_of_the_model(warm, seg):
     warm.tau.value = 1.5

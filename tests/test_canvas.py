@@ -13,10 +13,10 @@ STATIC = ROOT/'winwin'/'static'
 def test_scripts_are_small_and_ask_nobody():
     for p in STATIC.glob('*.js'):
         text = p.read_text().replace('http://www.w3.org/2000/svg', '') # a name, not an address
-        assert p.stat().st_size<10240, p.name
+        assert p.stat().st_size<10_000, p.name
         assert not re.search(r'https?:|\bimport\b|\bfetch\(|XMLHttpRequest|WebSocket|eval\(', text), p.name
-        assert re.search(r'export default', text)
-    assert not re.search(r'https?:|@import|url\(', (STATIC/'canvas.css').read_text())
+        assert ('export default' in text)==(p.name!='snapshot.js') # which is no widget
+    assert not re.search(r'https?:|@import|url\(', ''.join(p.read_text() for p in STATIC.glob('*.css')))
 
 def test_browser_and_figures_have_the_same_colours():
     short = re.search(r"COLORS = \[(.*?)\]", (STATIC/'canvas.js').read_text())[1]

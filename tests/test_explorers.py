@@ -1,5 +1,5 @@
 "Explorers without a browser: requests, errors, state, files, memory."
-import asyncio, gc, json, tracemalloc
+import asyncio, gc, json, re, tracemalloc
 import ipywidgets, matplotlib.pyplot as plt, pytest, torch
 
 from winwin.canvas import TokenCanvas, boxes_windows, draw_canvas
@@ -7,6 +7,7 @@ from winwin.explorers import Explorer, Latest, list_devices
 from winwin.guidance_explorer import GuidanceExplorer, guide_once
 from winwin.models import create_model
 from winwin.schemes import parse_scheme
+from winwin.snapshots import shown_parts
 from winwin.window_explorer import WindowExplorer, scheme_coverage, scheme_of, window_facts
 from winwin.windows import sample_windows
 from winwin.worlds import DrivingWorld, LayeredFlow
@@ -146,7 +147,7 @@ def test_window_numbers_are_those_of_the_functions(windows):
     facts = window_facts(w, MODEL)
     assert {k: windows.numbers()[k] for k in facts}==facts and facts['tokens']==57==sum(windows.canvas.seen)
     assert torch.equal(windows.seen, scheme_coverage('1*5x5+1*4x8', (12,20)))
-    assert '57' in windows.table.value and '1*5x5+1*4x8' in windows.copy.value
+    assert '57' in windows.table.value and '1*5x5+1*4x8' in windows.copy.text
 
 @pytest.mark.parametrize('name', ['2x5', '1*3x4+2*2x2', '2x3+9', 'full', 'tokens:30', 'random(tokens=30-60,n=2-3,min_side=2)', 'crop:6', '6+3'])
 def test_every_scheme_can_be_shown(windows, name):
@@ -175,6 +176,34 @@ def test_images_of_users(img):
     if getattr(img, 'ndim', 0)==4: img = img[0]
     assert WindowExplorer(img, '1x3', MODEL, patch=8).canvas.grid==[12,20]
 
+def test_a_path_and_a_picture(tmp_path):
+    from torchvision.transforms.functional import to_pil_image
+    to_pil_image(IMG).save(tmp_path/'a.png')
+    for img in (tmp_path/'a.png', str(tmp_path/'a.png'), to_pil_image(IMG)): assert WindowExplorer(img, '1x3', MODEL, patch=8).canvas.grid==[12,20]
+    with pytest.raises(FileNotFoundError): WindowExplorer(tmp_path/'b.png')
+    with pytest.raises(ValueError, match='no image'): WindowExplorer(torch.rand(2,8,8))
+
+def test_time_is_by_operations_until_it_is_measured(windows):
+    a = windows.numbers()
+    assert a['faster']==a['fewer_operations'] and 'seconds' not in a and 'by operations' in windows.table.value
+    windows.timer.click()
+    b = windows.numbers()
+    facts = window_facts(windows.windows, MODEL, speed=windows.speed)
+    assert windows.error is None and {k: b[k] for k in facts}==facts and b['full_seconds']>b['seconds']>0
+    assert f"{b['seconds']:.3g} s" in windows.table.value and f"{b['faster']:.1f} times faster" in windows.table.value
+    windows.canvas.windows = [[0,0,5,5],[6,10,4,8]] # live: the speed is kept
+    assert windows.numbers()['seconds']!=b['seconds']
+
+def test_seconds_from_operations():
+    "Attention is slower here: of the operations, its part takes longer"
+    from winwin.cost import trace_cost
+    from winwin.speed import Speed, measure_speed, step_seconds
+    c = trace_cost(MODEL, (12,20))
+    attention = c.attention*7/2
+    assert step_seconds(c, Speed(1e9, 1e8))==pytest.approx((c.forward+c.backward-attention)/1e9 + attention/1e8)
+    s = measure_speed(tokens=128, dim=64, seconds=.02)
+    assert 1e6<s.attention<1e15 and 1e6<s.linear<1e15
+
 def test_own_model(windows):
     ex = WindowExplorer(IMG, '1x3', MODEL)
     assert ex.canvas.grid==[6,10] and ex.model.label=='your model' and ex.numbers()['fewer_operations']>1
@@ -201,6 +230,23 @@ def test_guidance_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match='needs its flow'): GuidanceExplorer((a,a))
     ex = GuidanceExplorer((a,a), torch.zeros(2,32,48), scheme='1x1', patch=8)
     assert ex.numbers()['coverage']==1 # nothing moves
+
+# --- Pages without a kernel
+
+@pytest.mark.parametrize('kind', ['windows','guidance'])
+def test_a_saved_page_leads_through_states(kind, windows, guidance, tmp_path):
+    ex = dict(windows=windows, guidance=guidance)[kind]
+    before, shown, n = ex.state(), ex.numbers(), len(ex.canvases())
+    page = ex.save(tmp_path/'a.html').read_text()
+    assert ex.state()==before and ex.numbers()==shown and ex.error is None # as it was
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1])
+    steps, frames = ex.steps()[1], data['shown']['frames']
+    assert data['shown']['names'][-len(steps):]==[name for name,_ in steps] and page.count('data-kind="TokenCanvas"')==n
+    assert len(page)<600_000 and len({json.dumps(f) for f in frames})>len(frames)//2
+    ex.set_state(steps[3][1]) # what the page shows at a step is what the explorer shows
+    i = next(i for i,c in enumerate(shown_parts(ex.box)) if c is (ex.canvas if kind=='windows' else ex.views['image2']))
+    frame = frames[data['shown']['names'].index(steps[3][0])].get(str(i), {})
+    assert frame.get('windows', data['shown']['base'][i]['windows'])==(ex.canvas if kind=='windows' else ex.views['image2']).windows
 
 # --- Memory
 

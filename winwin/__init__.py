@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from .rope import rope_table, apply_rope, rotate_pairs, half_to_pairs, pairs_to_half, sincos_pos, trained_grid
     from .vit import vit_sizes, attend, Attention, rotate_back, gelu, Mlp, Block, to_tiles, from_tiles, attend_locally, ViT, run_blocks, image_statistics, init_weights
     from .heads import Head, LinearHead, ConvNeXtBlock, ConvNeXtHead, ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks, DecoupledDPTHead
-    from .decoder import CrossAttention, DecoderBlock, Decoder, layer_groups, no_decay
+    from .decoder import CrossAttention, DecoderBlock, Decoder, quiet_start, layer_groups, no_decay
     from .guidance import guide_methods, bin_flow, perturb_map, best_windows, guide_windows, match_coverage, show_guidance
     from .completion import CompletionModel, completion_loss, complete
     from .weights import read_checkpoint, Unfilled, fill_model
-    from .backbones import backbones, TimmEncoder, embed_timm, list_backbones, timm_encoder
+    from .backbones import backbones, TimmEncoder, embed_timm, list_backbones, timm_encoder, from_transformers
     from .models import DenseModel, FlowModel, list_models, model_task, create_model
     from .croco_files import literal_kwargs, CrocoFile, read_croco, croco_arguments
     from .croco import croco_names, to_croco, load_croco
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .flow_pictures import ERROR_STEPS, flow_wheel, flow_to_color, show_wheel, show_flow, show_arrows, warp, show_warp, flow_error_map, show_flow_error
     from .textures import TEXTURES, relief, make_texture, Photos
     from .layered import Motion, make_motion, Shape, make_shape, Layer, make_layers, render_layers, layers_flow, relight
-    from .worlds import DrivingWorld, color_labels, color_flow, show_world, LayeredFlow
+    from .worlds import DrivingWorld, color_labels, show_world, LayeredFlow
     from .files import read_image, read_labels, read_depth, find_files, FileDataset
     from .augment import fit_to_patches, resize_item, resize_flow, Augment
     from .datasets import SegFolder, DepthFolder, BDD100K, NYUv2
@@ -66,8 +66,10 @@ if TYPE_CHECKING:
     from .probes import AttentionComparison, compare_attention, show_discrepancy
     from .shipped import shipped_models, shipped_model
     from .cost import CountFlops, Cost, trace_cost, flops, Memory, memory, Plan, plan
+    from .speed import Speed, step_seconds, measure_speed
     from .canvas import WINDOW_COLORS, heat_bytes, lut_bytes, image_bytes, window_boxes, boxes_windows, TokenCanvas, draw_canvas
-    from .explorers import list_devices, Latest, Download, Explorer
+    from .snapshots import shown_parts, take_snapshot, snapshot_changes, snapshot_page
+    from .explorers import list_devices, Latest, Download, CopyText, Explorer
     from .window_explorer import window_facts, scheme_coverage, scheme_of, WindowExplorer
     from .guidance_explorer import Guidance, guide_once, GuidanceExplorer
     from .attention_maps import fit_image, LayerLook, AttentionMaps, usual_windows, tempered
@@ -97,11 +99,11 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'rope_table': 'rope', 'apply_rope': 'rope', 'rotate_pairs': 'rope', 'half_to_pairs': 'rope', 'pairs_to_half': 'rope', 'sincos_pos': 'rope', 'trained_grid': 'rope',
     'vit_sizes': 'vit', 'attend': 'vit', 'Attention': 'vit', 'rotate_back': 'vit', 'gelu': 'vit', 'Mlp': 'vit', 'Block': 'vit', 'to_tiles': 'vit', 'from_tiles': 'vit', 'attend_locally': 'vit', 'ViT': 'vit', 'run_blocks': 'vit', 'image_statistics': 'vit', 'init_weights': 'vit',
     'Head': 'heads', 'LinearHead': 'heads', 'ConvNeXtBlock': 'heads', 'ConvNeXtHead': 'heads', 'ResidualConvUnit': 'heads', 'FeatureFusion': 'heads', 'DPTHead': 'heads', 'dpt_hooks': 'heads', 'DecoupledDPTHead': 'heads',
-    'CrossAttention': 'decoder', 'DecoderBlock': 'decoder', 'Decoder': 'decoder', 'layer_groups': 'decoder', 'no_decay': 'decoder',
+    'CrossAttention': 'decoder', 'DecoderBlock': 'decoder', 'Decoder': 'decoder', 'quiet_start': 'decoder', 'layer_groups': 'decoder', 'no_decay': 'decoder',
     'guide_methods': 'guidance', 'bin_flow': 'guidance', 'perturb_map': 'guidance', 'best_windows': 'guidance', 'guide_windows': 'guidance', 'match_coverage': 'guidance', 'show_guidance': 'guidance',
     'CompletionModel': 'completion', 'completion_loss': 'completion', 'complete': 'completion',
     'read_checkpoint': 'weights', 'Unfilled': 'weights', 'fill_model': 'weights',
-    'backbones': 'backbones', 'TimmEncoder': 'backbones', 'embed_timm': 'backbones', 'list_backbones': 'backbones', 'timm_encoder': 'backbones',
+    'backbones': 'backbones', 'TimmEncoder': 'backbones', 'embed_timm': 'backbones', 'list_backbones': 'backbones', 'timm_encoder': 'backbones', 'from_transformers': 'backbones',
     'DenseModel': 'models', 'FlowModel': 'models', 'list_models': 'models', 'model_task': 'models', 'create_model': 'models',
     'literal_kwargs': 'croco_files', 'CrocoFile': 'croco_files', 'read_croco': 'croco_files', 'croco_arguments': 'croco_files',
     'croco_names': 'croco', 'to_croco': 'croco', 'load_croco': 'croco',
@@ -125,7 +127,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'ERROR_STEPS': 'flow_pictures', 'flow_wheel': 'flow_pictures', 'flow_to_color': 'flow_pictures', 'show_wheel': 'flow_pictures', 'show_flow': 'flow_pictures', 'show_arrows': 'flow_pictures', 'warp': 'flow_pictures', 'show_warp': 'flow_pictures', 'flow_error_map': 'flow_pictures', 'show_flow_error': 'flow_pictures',
     'TEXTURES': 'textures', 'relief': 'textures', 'make_texture': 'textures', 'Photos': 'textures',
     'Motion': 'layered', 'make_motion': 'layered', 'Shape': 'layered', 'make_shape': 'layered', 'Layer': 'layered', 'make_layers': 'layered', 'render_layers': 'layered', 'layers_flow': 'layered', 'relight': 'layered',
-    'DrivingWorld': 'worlds', 'color_labels': 'worlds', 'color_flow': 'worlds', 'show_world': 'worlds', 'LayeredFlow': 'worlds',
+    'DrivingWorld': 'worlds', 'color_labels': 'worlds', 'show_world': 'worlds', 'LayeredFlow': 'worlds',
     'read_image': 'files', 'read_labels': 'files', 'read_depth': 'files', 'find_files': 'files', 'FileDataset': 'files',
     'fit_to_patches': 'augment', 'resize_item': 'augment', 'resize_flow': 'augment', 'Augment': 'augment',
     'SegFolder': 'datasets', 'DepthFolder': 'datasets', 'BDD100K': 'datasets', 'NYUv2': 'datasets',
@@ -149,8 +151,10 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'AttentionComparison': 'probes', 'compare_attention': 'probes', 'show_discrepancy': 'probes',
     'shipped_models': 'shipped', 'shipped_model': 'shipped',
     'CountFlops': 'cost', 'Cost': 'cost', 'trace_cost': 'cost', 'flops': 'cost', 'Memory': 'cost', 'memory': 'cost', 'Plan': 'cost', 'plan': 'cost',
+    'Speed': 'speed', 'step_seconds': 'speed', 'measure_speed': 'speed',
     'WINDOW_COLORS': 'canvas', 'heat_bytes': 'canvas', 'lut_bytes': 'canvas', 'image_bytes': 'canvas', 'window_boxes': 'canvas', 'boxes_windows': 'canvas', 'TokenCanvas': 'canvas', 'draw_canvas': 'canvas',
-    'list_devices': 'explorers', 'Latest': 'explorers', 'Download': 'explorers', 'Explorer': 'explorers',
+    'shown_parts': 'snapshots', 'take_snapshot': 'snapshots', 'snapshot_changes': 'snapshots', 'snapshot_page': 'snapshots',
+    'list_devices': 'explorers', 'Latest': 'explorers', 'Download': 'explorers', 'CopyText': 'explorers', 'Explorer': 'explorers',
     'window_facts': 'window_explorer', 'scheme_coverage': 'window_explorer', 'scheme_of': 'window_explorer', 'WindowExplorer': 'window_explorer',
     'Guidance': 'guidance_explorer', 'guide_once': 'guidance_explorer', 'GuidanceExplorer': 'guidance_explorer',
     'fit_image': 'attention_maps', 'LayerLook': 'attention_maps', 'AttentionMaps': 'attention_maps', 'usual_windows': 'attention_maps', 'tempered': 'attention_maps',

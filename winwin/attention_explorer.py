@@ -60,7 +60,7 @@ class AttentionExplorer(Explorer):
         tokens:int=3600,            # Larger pictures are made smaller
         device:str|None=None,       # Where to compute; none = where the model is
         width:int=300,              # Pixels of a picture on the page
-        memory:int=2**29,           # Bytes of queries and keys to keep
+        memory:int=2**31,           # At most so many bytes of queries and keys are kept
     ):
         if model is None: model = shipped_model('flow' if isinstance(img, (tuple,list)) else 'seg')
         super().__init__(device or next(model.parameters()).device.type)
@@ -81,6 +81,7 @@ class AttentionExplorer(Explorer):
         "The numbers of the table: view and statistic"
         return {f'{v}: {k}': x for v,(_,n) in self.result.items() for k,x in n.items()}
     def draw(self): return _draw(self)
+    def steps(self): return 'tau',[(f'{t:.2f}',dict(tau=t)) for t in _taus(self)]
     def __repr__(self): return f'AttentionExplorer({type(self.maps.model).__name__}, {self.maps.grid} tokens)'
 
 # %% ../nbs/15h_attention_explorer.ipynb #1e6b38cf
@@ -151,13 +152,20 @@ def _make_canvases(self, width):
         c.observe(lambda e,c=c: _dragged(self, c), 'windows')
     self.tiles = TokenCanvas(width=width, label='all layers and heads', mode='tokens', opacity=1.)
     self.tiles.observe(lambda e: e.new and self.request(self.pick), 'tokens')
-    self.table = ipywidgets.HTML()
+    self.table,self.scale = ipywidgets.HTML(),ipywidgets.HTML()
     self.drag.observe(lambda _: _modes(self), 'value')
 
 def _rooted():
     "Colours of square roots, so that small values show; a byte still stands for the value itself"
     table = torch.frombuffer(bytearray(lut_bytes()), dtype=torch.uint8).view(256,3)
     return table[(torch.arange(256)*255.).sqrt().round().long()].numpy().tobytes()
+
+def _scale(lut, top):
+    "One scale for all maps, as a bar"
+    color = lambda i: f'rgb({lut[3*i]},{lut[3*i+1]},{lut[3*i+2]})'
+    stops = ','.join(color(i) for i in range(0, 256, 15))
+    return (f'<div class="winwin-scale">one scale for the three maps: 0 '
+            f'<i style="background:linear-gradient(90deg,{stops})"></i> {top:.2g} and more</div>')
 
 def _dragged(self, canvas):
     if canvas.mode!='windows': return
@@ -179,7 +187,7 @@ def _layout(self):
     c = self.canvas
     top = [c['frame 1']] if self.maps.pair else []
     return ([self.layer,self.head,self.tau,self.scope], [self.show,self.bright,self.scheme,self.again,self.drag],
-            [*top,*(c[v] for v in _views)],
+            [*top,*(c[v] for v in _views)], self.scale,
             _top([ipywidgets.VBox([self.gap,c['difference']]),ipywidgets.VBox([self.multiples,self.tiles]),self.table]))
 
 def _top(widgets):
@@ -206,6 +214,11 @@ def _update(self):
     _show_views(self)
     yield # a newer request may come now
     _show_tiles(self)
+
+def _taus(self):
+    "Temperatures for the slider of a saved page; when the whole model is turned each costs a pass"
+    some = range(10, 41) if self.scope.value=='layer' else range(16, 37, 4)
+    return sorted({round(self.tau.value, 2),*(round(i/20, 2) for i in some)})
 
 def _same(a, b): return torch.equal(torch.as_tensor(a).float(), torch.as_tensor(b).float())
 
@@ -252,6 +265,7 @@ def _show_views(self):
             canvas.tokens = self.choice.tokens if not other else []
             canvas.windows = [] if n in ('full','tau') else boxes[int(other)]
             if n in _views: _show_view(self, n, canvas, top)
+    self.scale.value = _scale(c['full'].lut, top)
     a,b = _gaps[self.gap.value]
     both = a in self.result and b in self.result
     d = self.result[a][0]-self.result[b][0] if both else None
@@ -279,12 +293,12 @@ def _show_view(self, view, canvas, top):
     canvas.show_heat(x, top)
     canvas.show_seen(None if view!='windows' else ~x.isnan())
     first = next(iter(n.items()))
-    canvas.caption,canvas.message = f'{text}: {first[0]} {first[1]:.4f}',''
+    canvas.caption,canvas.message = f'{text}: {first[0]} {first[1]:.3g}',''
 
 def _table(self):
     "Numbers of the views side by side"
     names = list(dict.fromkeys(k for _,n in self.result.values() for k in n))
-    cell = lambda v,k: f'{self.result[v][1][k]:.4f}' if v in self.result and k in self.result[v][1] else '-'
+    cell = lambda v,k: f'{self.result[v][1][k]:.3g}' if v in self.result and k in self.result[v][1] else '-'
     line = lambda *cells: '<tr>' + ''.join(f'<td>{c}</td>' for c in cells) + '</tr>'
     rows = ''.join(line(html.escape(k), *(cell(v, k) for v in _views)) for k in names)
     H,W = self.maps.grid
@@ -341,7 +355,7 @@ def _draw(self):
     lines = [f'{"":<18}{"windows":>9}{"full":>9}{"tau":>9}']
     for k in names:
         cells = [self.result.get(v, (None,{}))[1].get(k) for v in _views]
-        lines.append(f'{k[:18]:<18}' + ''.join(f'{"-":>9}' if x is None else f'{x:>9.4f}' for x in cells))
+        lines.append(f'{k[:18]:<18}' + ''.join(f'{"-":>9}' if x is None else f'{x:>9.3g}' for x in cells))
     axs[1,2].text(0, .95, '\n'.join(lines), family='monospace', fontsize=7.5, va='top', transform=axs[1,2].transAxes)
     head = 'mean over heads' if self.head.value<0 else f'head {self.head.value}'
     fig.suptitle(f'{self.maps.labels[self.layer.value]}, {head}, tau {self.tau.value:.2f}', fontsize=9)

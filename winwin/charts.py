@@ -66,8 +66,10 @@ def draw_chart(
         ax.axvline(m['x'], c=color, lw=1, ls=':')
         late = m['x']>np.dot(ax.get_xlim(), (.3,.7)) # write to the left
         place = dict(xycoords=('data','axes fraction'), va='top', ha='right' if late else 'left')
-        ax.annotate(m['name'], (m['x'],.97-.1*(i%5)), fontsize=6, color=color, **place)
-    if chart.at is not None: ax.axvline(chart.at, c='k', lw=1)
+        ax.annotate(m['name'], (m['x'],.87-.1*(i%5)), fontsize=6, color=color, **place)
+    if chart.at is not None:
+        ax.axvline(chart.at, c='k', lw=1)
+        ax.annotate(f' now {chart.at:.3g}', (chart.at,.97), xycoords=('data','axes fraction'), va='top', fontsize=6)
     if chart.ylim: ax.set_ylim(*chart.ylim)
     ax.tick_params(labelsize=6)
     if chart.log: ax.xaxis.set_major_formatter(lambda v,_: f'1e{v:.0f}' if abs(v-round(v))<1e-6 else '')

@@ -86,6 +86,7 @@ class GuidanceExplorer(Explorer):
 
     def numbers(self)->dict: return {k: getattr(self.result, k) for k in ('coverage','best','same')}
     def draw(self): return _draw_guidance(self)
+    def steps(self): return 'stochasticity',[(f'{i/5:.1f}',dict(stochasticity=i/5)) for i in range(11)]
 
 # %% ../nbs/15f_guidance_explorer.ipynb #316c3edc
 def _pair(pair, flow, valid, patch):

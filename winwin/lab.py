@@ -6,7 +6,7 @@
 __all__ = ['explorers', 'lab_notebook', 'write_notebooks', 'check_installed', 'free_port', 'LabServer', 'run_lab']
 
 # %% ../nbs/19b_lab.ipynb #8070ab5b
-import json, os, secrets, signal, socket, subprocess, sys, tempfile, time, urllib.error, urllib.request
+import json, os, re, secrets, signal, socket, subprocess, sys, tempfile, time, urllib.error, urllib.request
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -99,11 +99,21 @@ def _surroundings(at):
     argv = [sys.executable,'-m','ipykernel_launcher','-f','{connection_file}']
     _write(at/'data'/'kernels'/'python3'/'kernel.json', dict(argv=argv, **_python))
     _write(at/'config'/'labconfig'/'page_config.json', _quiet)
+    _plain_page(at/'data')
     headers = {'Content-Security-Policy': _policy}
     _write(at/'config'/'voila.json', dict(Voila=dict(tornado_settings=dict(headers=headers))))
     first = lambda k,p: os.pathsep.join([str(p), *filter(None, [os.environ.get(k)])])
     return dict(os.environ, JUPYTER_PATH=first('JUPYTER_PATH', at/'data'), PYTHONUNBUFFERED='1',
                 JUPYTER_CONFIG_PATH=first('JUPYTER_CONFIG_PATH', at/'config'))
+
+def _plain_page(at):
+    "Voila's page without its links to other machines, where Voila looks first"
+    from jupyter_core.paths import jupyter_path
+    own = Path('voila')/'templates'/'lab'/'index.html.j2'
+    known = next((f for p in jupyter_path() if (f := Path(p)/own).is_file()), None)
+    if known is None: return
+    (at/own).parent.mkdir(parents=True)
+    (at/own).write_text(re.sub(r'<link[^>]*href="https?:[^>]*>', '', known.read_text(encoding='utf-8')), encoding='utf-8')
 
 def _command(kind, folder, port, token):
     "Words that start a server"

@@ -99,6 +99,7 @@ def read_with(
     finally: maps.model.train(was)
     return out,stats
 
+# %% ../nbs/15i_layer_curves.ipynb #661ca146
 def answer_picture(
     model:nn.Module,  # Model that gave the answer
     out:Tensor,       # Answer (1,C,h,w)

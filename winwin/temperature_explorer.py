@@ -60,23 +60,24 @@ class TemperatureExplorer(Explorer):
     title = 'Temperature'
     def __init__(self,
         model:nn.Module|None=None,  # Model of ours, encoder, or vision transformer of timm; none = one of the package
-        img=None,                   # Path, picture, array or tensor, see `fit_image`; a pair for two frames
+        img=None,                   # Image as for `fit_image`, a pair for two frames; or a dataset, as `data`
         windows:str|Scheme|Windows|tuple[Windows,Windows]|None=None, # As in training; none = what the model knows
         data:Dataset|None=None,     # Items with answers, for `sweep` and `learn`; none = made for models of the package
-        task:Task|None=None,        # What the model was trained for, with `data`
+        task:Task|None=None,        # What the model was trained for, with `data`; none = what fits the model
         images:int=4,               # How many of them
         tokens:int=3600,            # Larger pictures are made smaller
         device:str|None=None,       # Where to compute; none = where the model is
         width:int=300,              # Pixels of a picture on the page
         folder:str='',              # Where `save` writes to
     ):
+        if isinstance(img, Dataset): img,data = None,img
         if model is None: model = shipped_model('flow' if isinstance(img, (tuple,list)) else 'seg')
+        if data is not None and task is None: task = _task_of(model, data)
         super().__init__(device or next(model.parameters()).device.type)
         if img is None: img = example_image(model) if data is None else _first(data, task)
         self.maps = AttentionMaps(model, img, windows, 0, tokens)
         if device is not None: self.maps.to(device)
         known = (data,task) if data is not None else example_data(model)
-        if known and known[1] is None: raise ValueError('data needs a task, such as make_task("seg", data)')
         self.loss = FullLoss(*known, images) if known else None
         self.stats = LayerCurves(self.maps)
         self.swept,self.gaps,self.marks,self.read,self.plain = {},{},{},None,None
@@ -85,8 +86,6 @@ class TemperatureExplorer(Explorer):
         self.arrange(*_layout(self))
 
     def update(self): return _update(self)
-    def turn(self): return _turn(self) # the slider has moved
-    def choose(self): return _choose(self) # a click on the table of temperatures
     def reset(self): return _set_taus(self, dict.fromkeys(self.maps.layers, 1.)) # as trained
     def ratio(self): return _log_ratio(self) # from the numbers of tokens
     def sweep(self): return _sweep(self) # loss over the temperature, a point at a time
@@ -97,14 +96,28 @@ class TemperatureExplorer(Explorer):
     def move(self): return _move(self) # to another device
     def numbers(self)->dict[str,float]: return _numbers(self)
     def draw(self): return _draw(self)
+    def steps(self): return _steps(self) # temperatures of the selection
     def __repr__(self): return f'TemperatureExplorer({type(self.maps.model).__name__}, {self.maps.grid} tokens)'
 
 # %% ../nbs/15i_temperature_explorer.ipynb #89dab926
+def _task_of(model, data):
+    "The task of a model: what it was trained for, or what its data has answers for"
+    recipe = getattr(model, 'saved', {}).get('extra', {}).get('recipe') or {}
+    if known := recipe.get('train', {}).get('task'): return make_task(known, data)
+    names = [n for n in ('flow','seg','depth') if (n=='flow')==isinstance(model, FlowModel) and _answers(n, data)]
+    if len(names)==1 and isinstance(model, (DenseModel,FlowModel)): return make_task(names[0], data)
+    raise ValueError('data needs a task, such as task=make_task("seg", data)')
+
+def _answers(name, data):
+    try: return set(make_task(name, data).keys)<=data[0].keys()
+    except ValueError: return False # classes without names
+
 def _first(data, task):
     item = data[0]
     keys = task.inputs if task is not None else ('image',)
     return tuple(item[k] for k in keys) if len(keys)>1 else item[keys[0]]
 
+# %% ../nbs/15i_temperature_explorer.ipynb #6354feac
 def _make_controls(self, folder):
     "Everything one can turn"
     m,wide,W = self.maps,dict(description_width='50px'),ipywidgets.Layout
@@ -123,7 +136,7 @@ def _make_controls(self, folder):
     self.keep('taus', self.chosen, trait='taus')
     self.tau = ipywidgets.FloatSlider(1., min=.5, max=2., step=.01, description='tau', style=wide,
                                       readout_format='.2f', layout=W(width='330px'))
-    self.tau.observe(lambda _: self.request(self.turn), 'value')
+    self.tau.observe(lambda _: self._held or _turn(self), 'value') # at once, so that no request overtakes another
     small = m.grid[0]*m.grid[1]<=1200
     self.live = self.keep('live', ipywidgets.Checkbox(small, description='live', indent=False, layout=W(width='70px')))
     button = lambda text,tip,do,off=False: _button(text, tip, lambda _: self.request(do), off)
@@ -160,7 +173,7 @@ def _make_pictures(self, width):
     heads = max(m.num_heads for m in self.maps.layers.values())
     self.grid = TokenCanvas(width=26*heads, mode='tokens', opacity=1., lut=lut_bytes('coolwarm'), vmin=0., vmax=2.,
         grid=[len(self.stats.names),heads], label='temperatures by layer (down) and head (across)')
-    self.grid.observe(lambda e: e.new and self.request(self.choose), 'tokens')
+    self.grid.observe(lambda e: e.new and not self._held and _choose(self), 'tokens')
     self.note = ipywidgets.HTML()
 
 def _layout(self):
@@ -176,12 +189,17 @@ def _selected(self):
     if s=='layer': return {name: slice(None)}
     return {n: slice(None) for n in self.stats.names if s in ('model',m.kinds[n])}
 
-def _turn(self):
-    "Give the selection the temperature of the slider"
+def _turned(self, tau):
+    "The chosen temperatures with another one for the selection"
     new = {n: list(t) for n,t in self.chosen.taus.items()}
-    for n,heads in _selected(self).items(): new[n][heads] = [round(self.tau.value, 4)]*len(new[n][heads])
-    with _quiet(self): self.chosen.taus = new
-    return _update(self)
+    for n,h in _selected(self).items(): new[n][h] = [round(tau, 4)]*len(new[n][h])
+    return new
+
+def _turn(self): self.chosen.taus = _turned(self, self.tau.value) # asks for an update
+
+def _steps(self):
+    some = sorted({round(self.tau.value, 4),*(i/8 for i in range(5, 16))})
+    return 'tau',[(f'{t:.2f}',dict(taus=_turned(self, t))) for t in some]
 
 def _set_taus(self, taus):
     "Other temperatures, from a model or a finder"
@@ -192,8 +210,7 @@ def _log_ratio(self):
     "The selection gets the ratio of logarithms"
     t = log_ratio(self.maps.windows[0].num_tokens, self.maps.grid[0]*self.maps.grid[1])
     self.marks['log-ratio'] = t
-    with _quiet(self): self.tau.value = min(2., max(.5, t))
-    return _turn(self)
+    return _set_taus(self, _plain(_turned(self, min(2., max(.5, t))), self.maps.layers))
 
 def _follow(self):
     "Let the slider and the lists show what is chosen"
@@ -285,7 +302,7 @@ def _choose(self):
     with _quiet(self):
         self.layer.value,self.head.options = name,[(str(h),h) for h in range(self.maps.layers[name].num_heads)]
         self.head.value,self.scope.value = min(j, len(self.head.options)-1),'head'
-    return _update(self)
+    self.request(self.update)
 
 # %% ../nbs/15i_temperature_explorer.ipynb #d7fbd36c
 def _show_answers(self):
@@ -299,12 +316,6 @@ def _show_answers(self):
     last = [*self.canvas.values()][-1]
     last.caption = f'{last.label}: {text}'
 
-def _selection_at(self, tau):
-    "The chosen temperatures with another one for the selection"
-    new = {n: list(t) for n,t in self.chosen.taus.items()}
-    for n,h in _selected(self).items(): new[n][h] = [tau]*len(new[n][h])
-    return _plain(new, self.maps.layers)
-
 def _need_loss(self):
     if self.loss is None: raise ValueError('there are no answers to judge by; give data and a task')
     return self.maps.model
@@ -316,7 +327,8 @@ def _sweep(self):
     model.eval()
     try:
         for t in todo:
-            with torch.no_grad(),tempered(model, _selection_at(self, t)): self.swept[t] = self.loss(model).tolist()
+            taus = _plain(_turned(self, t), self.maps.layers)
+            with torch.no_grad(),tempered(model, taus): self.swept[t] = self.loss(model).tolist()
             if len(self.swept)==10:
                 best = min(self.swept, key=lambda t: sum(self.swept[t]))
                 todo += [round(best-.05, 2),round(best+.05, 2)]

@@ -8,29 +8,35 @@ __all__ = ['window_facts', 'scheme_coverage', 'scheme_of', 'WindowExplorer']
 # %% ../nbs/15e_window_explorer.ipynb #42025595
 import html
 from collections.abc import Callable
+from pathlib import Path
 import ipywidgets, numpy as np, torch, torch.nn as nn
 from torch import Tensor
 from .windows import Windows, distance_histogram, window_mask
 from .schemes import Scheme, parse_scheme
 from .worlds import DrivingWorld
+from .predictor import _from_path, _to_images
 from .cost import Cost, trace_cost, _model
+from .speed import Speed, measure_speed, step_seconds
 from .canvas import TokenCanvas, boxes_windows, draw_canvas, lut_bytes, window_boxes
-from .explorers import Explorer
+from .explorers import CopyText, Explorer, _row
 
 # %% ../nbs/15e_window_explorer.ipynb #47ea0e04
 def window_facts(
     windows:Windows,                    # Windows of one image
     model:nn.Module|str,                # Model, or a name for `create_model`
     cost:Callable[...,Cost]=trace_cost, # Counts; one that remembers is faster
-)->dict: # Plain numbers
+    speed:Speed|None=None,              # Of the device, from `measure_speed`; none = all operations are equally fast
+)->dict: # Plain numbers; seconds only if the speed is known
     "Tokens seen, and what a training step costs against the full image"
     some,full = cost(model, windows),cost(model, windows.grid)
     seen,total = windows.num_tokens,windows.grid[0]*windows.grid[1]
-    return dict(tokens=seen, full_tokens=total, share=seen/total,
-                gflops=(some.forward+some.backward)/1e9, full_gflops=(full.forward+full.backward)/1e9,
-                fewer_operations=(full.forward+full.backward)/(some.forward+some.backward),
-                activations_gb=some.activations/1e9, full_activations_gb=full.activations/1e9,
-                less_memory=full.activations/some.activations)
+    times = [step_seconds(o, speed or Speed()) for o in (some,full)]
+    out = dict(tokens=seen, full_tokens=total, share=seen/total,
+               gflops=(some.forward+some.backward)/1e9, full_gflops=(full.forward+full.backward)/1e9,
+               fewer_operations=(full.forward+full.backward)/(some.forward+some.backward),
+               activations_gb=some.activations/1e9, full_activations_gb=full.activations/1e9,
+               less_memory=full.activations/some.activations, faster=times[1]/times[0])
+    return out if speed is None else out | dict(seconds=times[0], full_seconds=times[1])
 
 # %% ../nbs/15e_window_explorer.ipynb #b6a64e06
 def scheme_coverage(
@@ -83,15 +89,21 @@ def _facts_table(f):
     return _table([('','windows','full image',''),
                    ('tokens',*two('tokens', 'd'),f'{f["share"]:.1%} of the image'),
                    ('GFLOPs per training step',*two('gflops', '.0f'),f'{f["fewer_operations"]:.1f} times fewer'),
-                   ('activations, GB',*two('activations_gb', '.2f'),f'{f["less_memory"]:.1f} times less')])
+                   ('activations, GB',*two('activations_gb', '.2f'),f'{f["less_memory"]:.1f} times less'),
+                   _time_row(f)])
+
+def _time_row(f):
+    faster = f'{f["faster"]:.1f} times faster'
+    if 'seconds' not in f: return 'training time, estimated by operations',f'{1/f["faster"]:.0%}','100%',faster
+    return 'training time per image, estimated',f'{f["seconds"]:.3g} s',f'{f["full_seconds"]:.3g} s',faster
 
 # %% ../nbs/15e_window_explorer.ipynb #94e06c4d
 class WindowExplorer(Explorer):
     "Move windows on an image; see what they show, cost and miss"
-    title,on_device = 'Windows',False
+    title = 'Windows'
 
     def __init__(self,
-        img:Tensor|np.ndarray|None=None,     # Image (3,H*P,W*P) in [0,1]; none = a street
+        img=None,                            # Path, picture, array (h,w,3) or tensor (3,h,w) in [0,1]; none = a street
         scheme:str='2x22',                   # Windows to begin with
         model:nn.Module|str|None=None,       # Whose cost to show: a model or its name; none = a ViT-B for segmentation
         patch:int|None=None,                 # Pixels per token side P; none = 16, or 8 for the street
@@ -103,42 +115,56 @@ class WindowExplorer(Explorer):
         self.coverage = TokenCanvas(label='how often a token is seen', width=330, lut=lut_bytes('magma'), opacity=.75)
         for c in (self.canvas,self.coverage): c.show_image(self.img, self.patch)
         _window_controls(self, scheme, model)
-        self._drawn = self._counted = self._full = None
+        self._drawn = self._counted = self._full = self.speed = None
         self._boxes,self._costs,self._models = [],{},{}
-        left = ipywidgets.VBox([self.canvas,self.table,self.copy])
+        words = ipywidgets.HTML('for <code>winwin train</code>:')
+        left = ipywidgets.VBox([self.canvas,self.table,_row([self.timer,words,self.copy])])
         right = ipywidgets.VBox([self.coverage,self.chart])
         self.arrange([self.scheme,self.again,self.seed,self.model], ipywidgets.HBox([left,right], layout=_WRAP))
 
     def update(self):
         "Draw windows if scheme or seed are new, and say what they show and cost"
         self._read()
-        grid,name = self.windows.grid,self.scheme.value
-        self.facts = window_facts(self.windows, self.model.value, self._cost)
-        self.edges,some = distance_histogram(self.windows)
-        if self._full is None: self._full = distance_histogram(Windows.full(grid))[1]
-        self.density = dict(windows=some, full=self._full)
-        if self._counted!=name: self.seen,self._counted = scheme_coverage(name, grid),name
-        self.coverage.show_heat(self.seen, self.seen.max().item())
-        low,high = self.seen.min().item(),self.seen.max().item()
-        self.coverage.caption = f'share of 256 draws that see a token: {low:.2f} to {high:.2f}'
-        self.table.value,self.chart.value = _facts_table(self.facts),_bars(self.edges, self.density)
-        self.copy.value = f'<code>winwin train ... --windows "{html.escape(name)}"</code>'
+        return _show_windows(self)
+    def measure(self):
+        "Time the device, so that operations become seconds"
+        self.speed = measure_speed(self.device.value)
+        return self.update()
+    def move(self):
+        self.speed = None # another device
+        return self.update()
 
     def numbers(self)->dict: return self.facts | dict(scheme=self.scheme.value, seen_least=self.seen.min().item())
     def draw(self): return _draw_windows(self)
+    def steps(self): return 'draw',[(str(i),dict(scheme=self.scheme.value, seed=i, windows=[])) for i in range(12)]
     def _read(self): return _read_windows(self)
     def _cost(self, model, windows): return _remembered_cost(self, model, windows)
 
+# %% ../nbs/15e_window_explorer.ipynb #732317c5
+def _show_windows(self):
+    "What the windows show and cost"
+    grid,name = self.windows.grid,self.scheme.value
+    self.facts = window_facts(self.windows, self.model.value, self._cost, self.speed)
+    self.edges,some = distance_histogram(self.windows)
+    if self._full is None: self._full = distance_histogram(Windows.full(grid))[1]
+    self.density = dict(windows=some, full=self._full)
+    if self._counted!=name: self.seen,self._counted = scheme_coverage(name, grid),name
+    self.coverage.show_heat(self.seen, self.seen.max().item())
+    low,high = self.seen.min().item(),self.seen.max().item()
+    self.coverage.caption = f'share of 256 draws that see a token: {low:.2f} to {high:.2f}'
+    self.table.value,self.chart.value = _facts_table(self.facts),_bars(self.edges, self.density)
+    self.copy.text = f'--windows "{name}"'
+
 # %% ../nbs/15e_window_explorer.ipynb #12adee3c
 _WRAP = ipywidgets.Layout(flex_flow='row wrap')
+_SCHEMES = '2x22','3x18','4x15','1x31','28+15','2*16x30','2x20+168','tokens:968','full'
 _MODELS = *(f'winwin_seg_{s}' for s in ('tiny','small','base','large')),'winwin_depth_base','winwin_flow_base'
 
 def _image(img, patch):
     "An image whose sides are whole tokens, and the side of a token"
     if img is None: return DrivingWorld((360,640))[3]['image'],patch or 8
-    patch,tensor = patch or 16,torch.as_tensor(img)
-    if tensor.ndim==3 and tensor.shape[-1] in (1,3) and tensor.shape[0] not in (1,3): tensor = tensor.movedim(-1, 0)
-    if tensor.dtype==torch.uint8: tensor = tensor/255
+    if isinstance(img, np.ndarray) and img.ndim==3 and img.shape[0]==3: img = torch.from_numpy(img) # channels first
+    patch,tensor = patch or 16,(_from_path(Path(img)) if isinstance(img, (str,Path)) else _to_images(img))[0]
     H,W = (o//patch*patch for o in tensor.shape[-2:])
     if not H or not W: raise ValueError(f'an image of {tuple(tensor.shape)} has no whole token of {patch} pixels')
     return tensor[...,:H,:W],patch
@@ -149,7 +175,8 @@ def _window_controls(self, scheme, model):
     yours = [] if model is None or isinstance(model, str) else [('your model',model)]
     names = dict.fromkeys((*([model] if isinstance(model, str) else []),*_MODELS))
     options = [*yours,*((n,n) for n in names)]
-    self.scheme = ipywidgets.Text(scheme, description='scheme', continuous_update=False, style=label, layout=wide(230))
+    self.scheme = ipywidgets.Combobox(value=scheme, options=_SCHEMES, description='scheme',
+                                      continuous_update=False, style=label, layout=wide(230))
     self.seed = ipywidgets.BoundedIntText(0, 0, 10**6, description='seed', style=label, layout=wide(110))
     for k in ('scheme','seed'): self.keep(k, getattr(self, k))
     self.model = ipywidgets.Dropdown(options=options, value=model or _MODELS[2], description='cost of', style=label)
@@ -157,7 +184,9 @@ def _window_controls(self, scheme, model):
     self.again = ipywidgets.Button(description='Draw again', tooltip='New places for the windows of this scheme')
     self.again.on_click(lambda _: setattr(self.seed, 'value', self.seed.value+1))
     self.keep('windows', self.canvas, trait='windows')
-    self.table,self.chart,self.copy = (ipywidgets.HTML() for _ in range(3))
+    self.table,self.chart,self.copy = ipywidgets.HTML(),ipywidgets.HTML(),CopyText()
+    self.timer = ipywidgets.Button(description='Measure time', tooltip='Time two products on the device: 1 s or so')
+    self.timer.on_click(lambda _: self.request(self.measure))
 
 # %% ../nbs/15e_window_explorer.ipynb #2d317668
 def _read_windows(self):
@@ -189,6 +218,7 @@ def _with_extra(windows, extra):
 
 _HELP = 'drag a window or its corner; with the keyboard: numbers, arrows, Shift and arrows'
 
+# %% ../nbs/15e_window_explorer.ipynb #3a3a6e18
 def _remembered_cost(self, model, windows):
     "`trace_cost`, once per model and sizes"
     shape = (windows.sizes,windows.num_tokens,windows.grid) if isinstance(windows, Windows) else tuple(windows)

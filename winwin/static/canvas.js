@@ -1,11 +1,12 @@
-// An image under a grid of tokens: colours, tokens to choose, windows to move. No libraries, no requests.
+// An image under a grid of tokens: colours, tokens to choose, windows to move..
 const COLORS = ['#f92', '#2af', '#4d8', '#f5a', '#b9f', '#fe5', '#2dd', '#bc3']
+const DARK = [14, 17, 24, 172]
 const STEPS = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}
 const HELP = {view: '', tokens: '. Arrow keys move the token',
   windows: '. Numbers choose a window, arrow keys move it, with Shift they resize it'}
 
 const bytes = d => d && d.byteLength ? new Uint8Array(d.buffer || d, d.byteOffset || 0, d.byteLength) : new Uint8Array(0)
-const clamp = (v, lo, hi) => Math.max(lo, Math.min(hi, v))
+const {max, floor, round} = Math, clamp = (v, lo, hi) => max(lo, Math.min(hi, v))
 const make = (tag, cls, parent) => { const e = document.createElement(tag); e.className = cls; parent.append(e); return e }
 const touch = (a, b) => a[0] < b[0] + b[2] && b[0] < a[0] + a[2] && a[1] < b[1] + b[3] && b[1] < a[1] + a[3]
 
@@ -19,15 +20,15 @@ function render({model, el}) {
   readout.setAttribute('aria-live', 'polite')
   message.setAttribute('role', 'alert')
 
-  const get = name => model.get(name), floor = Math.floor
+  const get = name => model.get(name)
   const send = (name, value) => { model.set(name, value); model.save_changes() }
+  const copy = o => o.map(o => [...o])
   const size = () => { const [H, W] = get('grid'), width = get('width'); return {H, W, width, s: width / W, height: width * H / W} }
-  const number = v => v === 0 ? '0' : Math.abs(v) < .001 || Math.abs(v) >= 1e5 ? v.toExponential(1) : String(+v.toPrecision(3))
   const show = text => { readout.textContent = text }
   const later = () => { frameId ||= requestAnimationFrame(draw) }
 
   function overlay({H, W}) { // one pixel per token: what is not seen is dark, the rest has its colour
-    const heat = bytes(get('heat')), lut = bytes(get('lut')), alpha = Math.round(255 * get('opacity'))
+    const heat = bytes(get('heat')), lut = bytes(get('lut')), alpha = round(255 * get('opacity'))
     let seen = bytes(get('seen'))
     if (get('mode') === 'windows' && windows.length && (drag || seen.length !== H * W)) {
       seen = new Uint8Array(H * W)
@@ -35,8 +36,8 @@ function render({model, el}) {
     }
     const out = new ImageData(W, H), d = out.data, dim = seen.length === H * W, hot = heat.length === H * W && lut.length >= 768
     for (let i = 0, o = 0; i < H * W; i++, o += 4) {
-      if (dim && !seen[i]) { d[o] = 14; d[o + 1] = 17; d[o + 2] = 24; d[o + 3] = 172 }
-      else if (hot) { const c = 3 * heat[i]; d[o] = lut[c]; d[o + 1] = lut[c + 1]; d[o + 2] = lut[c + 2]; d[o + 3] = alpha }
+      const dark = dim && !seen[i]
+      if (dark || hot) for (let j = 0; j < 4; j++) d[o + j] = dark ? DARK[j] : j > 2 ? alpha : lut[3 * heat[i] + j]
     }
     veil.width = W; veil.height = H
     veil.getContext('2d').putImageData(out, 0, 0)
@@ -51,18 +52,20 @@ function render({model, el}) {
   function draw() {
     frameId = 0
     const z = size(), {s, width, height} = z, dpr = window.devicePixelRatio || 1, mode = get('mode')
-    canvas.width = Math.round(width * dpr); canvas.height = Math.round(height * dpr)
-    frame.style.width = width + 'px'; canvas.style.aspectRatio = `${z.W} / ${z.H}`
+    canvas.width = round(width * dpr); canvas.height = round(height * dpr)
+    root.style.width = width + 'px'; canvas.style.aspectRatio = `${z.W} / ${z.H}`
     ctx.setTransform(dpr, 0, 0, dpr, 0, 0)
     ctx.fillStyle = '#8888'; ctx.fillRect(0, 0, width, height)
     if (picture) ctx.drawImage(picture, 0, 0, width, height)
     overlay(z)
     ctx.imageSmoothingEnabled = false
     ctx.drawImage(veil, 0, 0, width, height)
+    ctx.fillStyle = '#0006'
+    if (s > 16) for (let i = 1; i < max(z.H, z.W); i++) { ctx.fillRect(i * s, 0, 1, height); ctx.fillRect(0, i * s, width, 1) }
     windows.forEach(([y, x, h, w], i) => {
       const bad = refused === i || drag?.bad && drag.i === i, on = mode === 'windows' && i === current
       const color = bad ? '#f14' : COLORS[i % COLORS.length]
-      ctx.fillStyle = bad ? '#f147' : '#0000'; ctx.fillRect(x * s, y * s, w * s, h * s)
+      if (bad) { ctx.fillStyle = '#f147'; ctx.fillRect(x * s, y * s, w * s, h * s) }
       box(y, x, h, w, color, on ? 3 : 2, s)
       if (mode !== 'windows') return
       ctx.fillStyle = color; ctx.fillRect((x + w) * s - 9, (y + h) * s - 9, 9, 9)
@@ -75,13 +78,13 @@ function render({model, el}) {
 
   function say(y, x) {
     const {H, W} = size(), heat = bytes(get('heat')), a = get('vmin'), b = get('vmax')
-    const value = heat.length === H * W ? ' · ' + number(a + (b - a) * heat[y * W + x] / 255) : ''
+    const value = heat.length === H * W ? ' · ' + +(a + (b - a) * heat[y * W + x] / 255).toPrecision(3) : ''
     show(`row ${y}, column ${x}${value}`)
   }
 
   const place = e => { // tokens, as a fraction
     const r = canvas.getBoundingClientRect(), {H, W} = size()
-    return [clamp((e.clientY - r.top) / r.height * H, 0, H - 1e-6), clamp((e.clientX - r.left) / r.width * W, 0, W - 1e-6)]
+    return [clamp((e.clientY - r.y) / r.height * H, 0, H - 1e-6), clamp((e.clientX - r.x) / r.width * W, 0, W - 1e-6)]
   }
   const clash = i => windows.some((o, j) => j !== i && touch(o, windows[i]))
   const grip = () => 12 * size().W / canvas.getBoundingClientRect().width // the corner handle's side in tokens
@@ -108,8 +111,8 @@ function render({model, el}) {
     const [a, b] = place(e), [y, x] = [a, b].map(floor), mode = get('mode')
     canvas.focus({preventScroll: true})
     if (mode === 'tokens') {
-      const t = y * size().W + x, old = get('tokens')
-      send('tokens', !e.shiftKey ? [t] : old.includes(t) && old.length > 1 ? old.filter(o => o !== t) : [...old.filter(o => o !== t), t])
+      const t = y * size().W + x, old = get('tokens'), rest = old.filter(o => o !== t)
+      send('tokens', !e.shiftKey ? [t] : rest[0] >= 0 && rest.length < old.length ? rest : [...rest, t])
     }
     const i = mode === 'windows' ? hit(a, b) : undefined
     if (i === undefined) return
@@ -119,7 +122,7 @@ function render({model, el}) {
   canvas.onpointermove = e => {
     const [a, b] = place(e), [y, x] = [a, b].map(floor), mode = get('mode')
     if (drag) {
-      change(drag.i, drag.old, Math.round(a - drag.a), Math.round(b - drag.b), drag.resize)
+      change(drag.i, drag.old, round(a - drag.a), round(b - drag.b), drag.resize)
       drag.bad = clash(drag.i); tell()
     } else if (mode === 'windows') {
       const i = hit(a, b)
@@ -136,7 +139,7 @@ function render({model, el}) {
     const {i, old, bad} = drag
     drag = null
     if (bad) { windows[i] = old; refuse(i) }
-    else if (String(windows[i]) !== String(old)) send('windows', windows.map(o => [...o]))
+    else if (String(windows[i]) !== String(old)) send('windows', copy(windows))
     later()
   }
   canvas.onpointerup = canvas.onpointercancel = drop
@@ -158,7 +161,7 @@ function render({model, el}) {
       const old = windows[current]
       change(current, old, ...step, e.shiftKey)
       if (clash(current)) { windows[current] = old; refuse(current) }
-      else if (String(old) !== String(windows[current])) { tell(); send('windows', windows.map(o => [...o])) }
+      else if (String(old) !== String(windows[current])) { tell(); send('windows', copy(windows)) }
     } else if (e.key >= '1' && e.key <= '9' && +e.key <= windows.length) { mine(); current = +e.key - 1; tell() }
     else if (e.key === 'Tab' && windows[current + (e.shiftKey ? -1 : 1)]) { mine(); current += e.shiftKey ? -1 : 1; tell() }
     later()
@@ -167,7 +170,7 @@ function render({model, el}) {
   async function load() {
     const mine = ++loads, data = bytes(get('image'))
     let next = null
-    if (data.length) try { next = await createImageBitmap(new Blob([data])) } catch { show('this image cannot be read') }
+    if (data.length) try { next = await createImageBitmap(new Blob([data])) } catch { show('unreadable image') }
     if (mine !== loads) return next?.close()
     picture?.close(); picture = next; later()
   }
@@ -179,7 +182,7 @@ function render({model, el}) {
     root.setAttribute('aria-busy', get('busy'))
     caption.textContent = get('caption'); message.textContent = get('message')
   }
-  function follow() { if (!drag) { windows = get('windows').map(o => [...o]); current = clamp(current, 0, Math.max(0, windows.length - 1)) } }
+  function follow() { if (!drag) { windows = copy(get('windows')); current = clamp(current, 0, max(0, windows.length - 1)) } }
   const refresh = () => { follow(); words(); later() }
   model.on('change:image', load); model.on('change', refresh)
   load(); refresh()

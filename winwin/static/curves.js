@@ -58,13 +58,9 @@ function render({model, el}) {
     part('text', {x: 11, y: (pad.t + H - pad.b) / 2, 'text-anchor': 'middle', transform: `rotate(-90 11 ${(pad.t + H - pad.b) / 2})`}, svg, get('ylabel'))
     const clip = Math.max(0, W - pad.l - pad.r)
     const plot = part('svg', {x: pad.l, y: pad.t, width: clip, height: H - pad.t - pad.b, viewBox: `${pad.l} ${pad.t} ${clip} ${H - pad.t - pad.b}`}, svg)
-    get('marks').forEach((m, i) => {
-      part('line', {x1: X(m.x), x2: X(m.x), y1: pad.t, y2: H - pad.b, stroke: m.color || HUES[i % HUES.length], 'stroke-width': 1.5, 'stroke-dasharray': '2 3'}, plot)
-      const late = X(m.x) > .7 * W // then write to the left
-      part('text', {x: X(m.x) + (late ? -3 : 3), 'text-anchor': late ? 'end' : 'start', y: pad.t + 10 + 12 * (i % 5), style: `fill: ${m.color || HUES[i % HUES.length]}`, class: 'mark'}, plot, m.name)
-    })
-    const at = get('at')
-    if (Number.isFinite(at)) part('line', {x1: X(at), x2: X(at), y1: pad.t, y2: H - pad.b, class: 'at'}, plot)
+    const at = get('at'), signs = [...Number.isFinite(at) ? [{x: at, name: 'now ' + short(at), now: true}] : [], ...get('marks')]
+    const hue = (m, i) => m.now ? 'var(--ww-text)' : m.color || HUES[(i - signs.length + get('marks').length) % HUES.length]
+    signs.forEach((m, i) => part('line', {x1: X(m.x), x2: X(m.x), y1: pad.t, y2: H - pad.b, style: `stroke: ${hue(m, i)}`, 'stroke-width': 1.5, 'stroke-dasharray': m.now ? 'none' : '2 3'}, plot))
     get('lines').forEach((l, i) => {
       const c = l.color || HUES[i % HUES.length], pts = []
       let pen = false
@@ -75,6 +71,10 @@ function render({model, el}) {
       })
       if (l.fill && pts.length) part('path', {d: pts.join('') + `L${X(l.x.at(-1))} ${Y(y0)}L${X(l.x[0])} ${Y(y0)}Z`, fill: c, opacity: .16}, plot)
       part('path', {d: pts.join(''), fill: 'none', stroke: c, 'stroke-width': 1.8, 'stroke-dasharray': l.dash ? '5 3' : 'none'}, plot)
+    })
+    signs.forEach((m, i) => {
+      const late = X(m.x) > .7 * W // then write to the left
+      part('text', {x: X(m.x) + (late ? -3 : 3), 'text-anchor': late ? 'end' : 'start', y: pad.t + 10 + 12 * (i % 6), style: `fill: ${hue(m, i)}`, class: 'mark'}, plot, m.name)
     })
     head.replaceChildren(...[get('title'), ...get('lines').map((l, i) => {
       const key = document.createElement('span'), dot = document.createElement('i')
