@@ -2,7 +2,7 @@
 import pytest, torch
 from winwin import create_model, get_position_scale, load_model, save_model, set_position_scale
 from winwin.positions import size_scale
-from winwin.resolution import StreetViews, resolution_table, score_sizes, show_resolution
+from winwin.resolution import StreetViews, average_sizes, resolution_table, score_sizes, show_resolution
 from winwin.studies import get_study
 from winwin.recipes import recipe_task
 from winwin.vit import Attention
@@ -57,6 +57,9 @@ def test_scores_and_figure():
     model = create_model('winwin_seg_micro', num_classes=14, **micro).eval()
     rows = score_sizes(model, recipe_task(study.recipe, StreetViews((32,48))), (32,48), [(32,48),(64,96)], 1, False)
     assert [(r['view'],r['scaled']) for r in rows]==[(v,s) for v in ('finer','wider') for s in (False,False,True)]
-    results = [dict(case=c, resolution=rows) for c in study.cases]
+    results = [dict(case=c, resolution=rows) for c in study.cases for _ in (0,1)] # two seeds each
+    found = average_sizes(results)
+    assert len(found)==len(rows)*len(study.cases) and all(len(v)==2 and v[0]==v[1] for v in found.values())
+    assert found['crop','wider',(64,96),True]==[100*rows[-1]['mIoU']]*2
     assert len(resolution_table(results).splitlines())==2*(1+len(study.cases))
     assert len(show_resolution(results)[0].get_lines())==2*len(study.cases)+1
