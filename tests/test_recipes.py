@@ -39,11 +39,18 @@ def test_folders_of_depth_and_flow_with_other_names(tmp_path):
 @pytest.mark.parametrize('over', [dict(windows2='4x2'), dict(windows2=None, guide='same'), dict(windows='full'),
     dict(windows='crop:4'), dict(windows='tokens:18', windows2='tokens:18', head='linear'),
     dict(windows2='3x2', guide='weighted'), dict(windows2='2x3', guide='random', match=0.), dict(flow_loss='mixture', windows2='4x2'),
-    dict(windows='random(tokens=24)', windows2=None)])
+    dict(windows='random(tokens=24)', windows2=None), dict(windows2='4x2', quiet=True)])
 def test_flow_recipes(name, over, tmp_path):
     r = change(get_preset(name), root=str(tmp_path), **small | dict(motion=8. if name=='flow-layered' else 1.) | over)
     scores = train_recipe(r, progress=False).scores
     assert 0<scores['EPE']<100
+
+def test_the_long_preset_begins_quietly():
+    r = get_preset('flow-layered-long')
+    model = recipe_model(r, recipe_task(r))
+    assert model.config['arguments']['quiet']
+    assert not any(b.cross_attn.proj.weight.any() for b in model.decoder.blocks)
+    assert r.train.windows=='2x8' and r.windows2=='4x6' and (r.image_size,r.motion)==((160,256),32.)
 
 def test_flow_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match='guide'): recipe_task(change(get_preset('flow-layered'), guide='greed'))
