@@ -91,6 +91,25 @@ def test_work_may_ask_for_work():
     latest(first)
     assert log==['first']*3 and not latest.todo
 
+def test_cells_and_the_browser_in_different_threads():
+    "JupyterLab 4.4 and later handles messages of widgets in a thread of their own"
+    import random, threading, time
+    import winwin.explorers as m
+    log, running, both = [], [], []
+    latest = Latest(finished=lambda e: log.append(e))
+    def work(): running.append(1); both.append(len(running)); time.sleep(random.random()/500); running.pop()
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    here, old = threading.main_thread(), m._browser_loop
+    m._browser_loop = lambda: None if threading.current_thread() is here else loop
+    try:
+        for i in range(100):
+            loop.call_soon_threadsafe(latest, work, f'browser {i%3}')
+            latest(work, f'cell {i%2}')
+        time.sleep(.1)
+    finally: m._browser_loop = old; loop.call_soon_threadsafe(loop.stop)
+    assert set(both)=={1} and not latest.todo and not any(log), 'never two at once'
+
 # --- The base
 
 def test_errors_are_shown_and_survived():

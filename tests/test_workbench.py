@@ -4,7 +4,8 @@ from functools import cache
 import pytest
 
 from conftest import ROOT
-from winwin.lab import explorers
+from test_site import CONTRAST
+from winwin.lab import explorers, lab_notebook
 from winwin.lab_bench import _canvas, _drag, _open_notebook, _restart_and_run_all, _run_all, _slider, _token
 
 WAIT = 120 # seconds, for slow machines; nothing waits longer than it must
@@ -70,8 +71,8 @@ class Lab:
     def ready(self, page, name):
         page.locator('.winwin-explorer canvas').first.wait_for()
         kernel = Kernel(self, name)
-        assert kernel(f'{name}.error is None')
         page.wait_for_selector('#jp-main-statusbar >> text=/\\| Idle/')
+        for k in explorers if name=='workbench' else [name]: assert kernel(f'{k}.error is None')
         page.locator('.winwin-explorer canvas').first.scroll_into_view_if_needed()
         return kernel
 
@@ -122,16 +123,18 @@ def again(lab, page, name, wanted):
 @pytest.mark.browser
 def test_windows(lab, page):
     from winwin.canvas import boxes_windows
+    from winwin.speed import Speed
     from winwin.window_explorer import window_facts
     ask = lab.open(page, 'windows')
     first,grid,canvas = ask('windows.numbers()'),tuple(ask('windows.canvas.grid')),_canvas(page, 'image with windows')
     boxes = lambda: ask('windows.canvas.windows')
     def right(now):
-        facts = window_facts(boxes_windows(now, grid), 'winwin_seg_base')
+        speed = ask('windows.speed and vars(windows.speed)')
+        facts = window_facts(boxes_windows(now, grid), 'winwin_seg_base', speed=speed and Speed(**speed))
         seen = ask('windows.numbers()')
         assert {k: seen[k] for k in facts}==pytest.approx(facts)
-        row = f'{facts["fewer_operations"]:.1f} times fewer'
-        page.locator('.winwin-explorer table', has_text=row).wait_for()
+        page.locator('.winwin-explorer table', has_text=f'{facts["fewer_operations"]:.1f} times fewer').wait_for()
+        page.locator('.winwin-explorer table', has_text=f'{facts["faster"]:.1f} times faster').wait_for()
     start = boxes()
     right(start)
     (y,x,h,w),other = start
@@ -161,6 +164,12 @@ def test_windows(lab, page):
     # by a scheme, good and bad
     assert 'banana' in complain(page, field(page, 'scheme'), 'banana', '3x10')
     right(until(lambda: len(o := boxes())==3 and o))
+    page.click('button:text-is("Measure time")')
+    page.locator('.winwin-explorer table', has_text='training time per image').wait_for()
+    right(boxes())
+    page.click('.winwin-copy button')
+    page.locator('.winwin-copy button', has_text='Copied').wait_for()
+    assert page.locator('.winwin-copy code').inner_text()=='--windows "3x10"'
     page.click('button:text-is("Draw again")')
     assert until(lambda: ask('windows.seed.value'))==1
     again(lab, page, 'windows', first)
@@ -222,30 +231,30 @@ def seen():
     with torch.no_grad(), capture(model, 'encoder') as seen: model(example_image(model)[None])
     return seen
 
-def self_probability_of(token, layer=-1, tau=1.):
+def self_probability_of(token, layer=3, tau=1.): # encoder 3 is what the explorer opens with
     from winwin.attention import self_probability
     return self_probability(seen()[layer].q, seen()[layer].k, tau)[0,:,token].mean().item()
 
 def caption(canvas): return canvas.locator('xpath=ancestor::*[contains(@class,"winwin-canvas")]').locator('.winwin-caption').inner_text()
 
 @pytest.mark.browser
-def test_attention(lab, page):
+def test_attention(lab, page, tmp_path):
     ask = lab.open(page, 'attention')
     first,(H,W) = ask('attention.numbers()'),ask('attention.maps.grid')
     full,tau = _canvas(page, 'attention in the full image'),_canvas(page, 'attention in full, with a temperature')
-    number = lambda c: float(re.search(r'self-probability ([\d.]+)', caption(c))[1])
+    number = lambda c: float(re.search(r'self-probability ([\d.e-]+)', caption(c))[1])
     before = paint(full)
     page.mouse.click(*_token(full, 15, 12, (H,W)))
     page.locator('.winwin-explorer table', has_text='row 15, column 12').wait_for()
     value = lambda: float(ask('attention.tau.value'))
     assert ask('attention.choice.tokens')==[15*W+12] and paint(full)!=before
-    assert number(full)==pytest.approx(self_probability_of(15*W+12), abs=1e-4)
-    assert number(tau)==pytest.approx(self_probability_of(15*W+12, tau=value()), abs=1e-4)
+    assert number(full)==pytest.approx(self_probability_of(15*W+12), rel=6e-3)
+    assert number(tau)==pytest.approx(self_probability_of(15*W+12, tau=value()), rel=6e-3)
     assert ask('attention.numbers()["full: self-probability"]')==pytest.approx(self_probability_of(15*W+12), rel=1e-3)
     # arrow keys, and a second token
     full.press('ArrowRight'); full.press('ArrowUp')
     page.locator('.winwin-explorer table', has_text='row 14, column 13').wait_for()
-    assert number(full)==pytest.approx(self_probability_of(14*W+13), abs=1e-4)
+    assert number(full)==pytest.approx(self_probability_of(14*W+13), rel=6e-3)
     page.keyboard.down('Shift'); page.mouse.click(*_token(full, 3, 3, (H,W))); page.keyboard.up('Shift')
     page.locator('.winwin-explorer table', has_text='2 tokens').wait_for()
     page.mouse.click(*_token(full, 15, 12, (H,W)))
@@ -255,16 +264,50 @@ def test_attention(lab, page):
     for _ in range(5): _slider(page, 'tau').press('ArrowRight')
     until(lambda: f'tau {old+.05:.2f}' in caption(tau))
     assert value()==pytest.approx(old+.05)
-    assert number(tau)==pytest.approx(self_probability_of(15*W+12, tau=old+.05), abs=1e-4)
+    assert number(tau)==pytest.approx(self_probability_of(15*W+12, tau=old+.05), rel=6e-3)
     # another layer
     choose(page, 'layer', 'encoder 2')
-    until(lambda: abs(number(full)-self_probability_of(15*W+12, 2))<1e-4)
+    until(lambda: number(full)==pytest.approx(self_probability_of(15*W+12, 2), rel=6e-3))
+    # a layer and head among the small pictures
+    tiles = _canvas(page, 'all layers and heads')
+    (h,w),whole = ask('attention.step'),ask('attention.tiles.grid')
+    page.mouse.click(*_token(tiles, 4*h+h//2, w+w//2, whole))
+    until(lambda: ask('[attention.layer.value, attention.head.value]')==['encoder.blocks.4.attn',1])
     # bad input
     assert 'banana' in complain(page, field(page, 'windows'), 'banana', '2x9')
     assert until(lambda: [b[2:] for b in ask('attention.choice.windows[0]')]==[[9,9]]*2)
+    # files to take along; the page opens without a kernel
+    for kind in ('PNG','HTML'):
+        with page.expect_download() as got: page.click(f'button:text-is("Save {kind}")')
+        got.value.save_as(tmp_path/f'a.{kind.lower()}')
+    assert (tmp_path/'a.png').read_bytes()[:4]==b'\x89PNG'
     again(lab, page, 'attention', first)
+    page.goto((tmp_path/'a.html').as_uri())
+    maps = [page.locator('canvas').nth(i) for i in range(3)]
+    until(lambda: all(c.evaluate('e => e.width > 1') for c in maps))
+    page.wait_for_timeout(200)
+    before = [paint(c) for c in maps]
+    page.locator('input[type=range]').press('End')
+    page.locator('.winwin-caption', has_text='tau 2.00').wait_for()
+    until(lambda: paint(maps[2])!=before[2])
+    assert paint(maps[1])==before[1] # the full image has no temperature
+    maps[1].hover()
+    page.locator('.winwin-readout', has_text='row').wait_for()
+    clean(page)
 
 # --- Temperature
+
+def read_at(tau):
+    "What the temperature explorer should say of its last layer, from the functions below it"
+    from winwin.attention_explorer import example_image
+    from winwin.attention_maps import AttentionMaps
+    from winwin.layer_curves import LayerCurves, answer_change, read_with
+    from winwin.shipped import shipped_model
+    maps = AttentionMaps(shipped_model(), example_image(shipped_model()))
+    stats,name = LayerCurves(maps),list(maps.layers)[-1]
+    (plain,_),(out,now) = (read_with(maps, dict.fromkeys(maps.layers, t), stats.tokens) for t in (1.,tau))
+    return {'mean self, windows': stats.windows[name]['self'].mean().item(), 'mean self, full, with tau': now[name]['self'].mean().item(),
+            'change': answer_change(maps.model, plain, out)[0]}
 
 @pytest.mark.browser
 def test_temperature(lab, page):
@@ -274,17 +317,29 @@ def test_temperature(lab, page):
     before = paint(answer)
     for _ in range(10): _slider(page, 'tau').press('ArrowRight')
     until(lambda: ask('temperature.chosen.taus["encoder.blocks.5.attn"][0]')==1.1)
-    until(lambda: ask('temperature.exact') and paint(answer)!=before)
+    until(lambda: ask('temperature.exact and not temperature.latest.todo') and paint(answer)!=before)
+    want = read_at(1.1)
+    page.locator('.winwin-caption', has_text=f'{want["change"]:.1%} of pixels differ').wait_for()
+    assert {k: v for k,v in ask('temperature.numbers()').items() if k in want}==pytest.approx(want, rel=1e-3)
     # a click on the table of temperatures: layer 2, head 1 alone
     table = _canvas(page, 'temperatures by layer')
     page.mouse.click(*_token(table, 2, 1, ask('temperature.grid.grid')))
     until(lambda: ask('temperature.scope.value')=='head')
     for _ in range(5): _slider(page, 'tau').press('ArrowLeft')
     until(lambda: ask('temperature.chosen.taus["encoder.blocks.2.attn"]')==[1.1,1.05,1.1,1.1])
+    until(lambda: ask('not temperature.latest.todo'))
     assert ask('__import__("winwin").temperatures(temperature.maps.model)')=={}, 'the model is as it was'
     page.click('button:text-is("apply to model")')
     assert until(lambda: ask('__import__("winwin").temperatures(temperature.maps.model)'))['encoder.blocks.2.attn']==pytest.approx([1.1,1.05,1.1,1.1])
-    page.click('button:text-is("log-ratio")')
+    # marks on the curve, and a click on it
+    for text in ('log-ratio','sweep','match','learn'): page.click(f'button:text-is("{text}")')
+    for text in ('now','log-ratio','swept','matched','learned'): page.locator('.winwin-chart text.mark', has_text=text).wait_for()
+    page.locator('.winwin-explorer [role=status]').first.wait_for(state='detached')
+    assert ask('temperature.marks').keys()=={'log-ratio','swept','matched','learned'}
+    bell = page.locator('.winwin-chart svg').nth(2)
+    b = bell.bounding_box()
+    page.mouse.click(b['x']+b['width']*.8, b['y']+b['height']/2)
+    until(lambda: ask('temperature.bell.at')>1.4 and ask('temperature.tau.value')==ask('temperature.bell.at'))
     # saving without a folder is an error that is shown and survived
     page.click('button:text-is("save")')
     page.locator('.winwin-explorer .winwin-error').wait_for()
@@ -298,9 +353,50 @@ def test_temperature(lab, page):
 def test_all_on_one_page(lab, page):
     ask = lab.open(page, 'workbench')
     assert ask('[type(o).__name__ for o in (windows,guidance,attention,temperature)]')==[o[0] for o in explorers.values()]
-    for name in explorers: assert ask(f'{name}.error is None')
-    saved = (lab.folder/'workbench.ipynb').stat().st_size
-    assert saved<400_000
+    assert page.locator('.winwin-explorer').count()==4
+    file = lab.folder/'workbench.ipynb'
+    page.keyboard.press('Control+s')
+    until(lambda: file.read_text().count('"image/png"')==4)
+    assert file.stat().st_size<400_000
+    # every canvas says what it is, and how to use it
+    for c in page.locator('.winwin-explorer canvas').all():
+        assert c.get_attribute('role') in ('img','application') and len(c.get_attribute('aria-label'))>4 and c.get_attribute('tabindex')=='0'
+    clean(page)
+    # a notebook that nobody has run here is not trusted: pictures, not empty boxes
+    nb = json.loads(file.read_text())
+    nb['cells'].append(dict(cell_type='markdown', id='new', metadata={}, source='from elsewhere'))
+    (lab.folder/'foreign.ipynb').write_text(json.dumps(nb))
+    page.goto(lab.url('foreign') + '&reset')
+    page.locator('.jp-OutputArea-output img').first.wait_for()
+    assert until(lambda: page.eval_on_selector_all('.jp-OutputArea-output img', 'e => e.map(i => i.naturalWidth)'))
+    until(lambda: [w>500 for w in page.eval_on_selector_all('.jp-OutputArea-output img', 'e => e.map(i => i.naturalWidth)')]==[True]*4)
+    assert not page.locator('.winwin-explorer').count() and 'Error' not in page.locator('.jp-Notebook').inner_text()
+    clean(page)
+
+@pytest.mark.browser
+def test_cross_attention(lab, page):
+    "Click in frame 1, see frame 2"
+    import torch
+    from winwin.attention_explorer import example_image
+    from winwin.attention_maps import AttentionMaps
+    from winwin.shipped import shipped_model
+    from winwin.token_rows import token_panels
+    nb = lab_notebook('attention')
+    nb['cells'][2]['source'] = ["from winwin import shipped_model\n", "flow = AttentionExplorer(shipped_model('flow'))\n", "flow"]
+    (lab.folder/'flow.ipynb').write_text(json.dumps(nb))
+    ask = lab.open(page, 'flow')
+    (H,W),frame,second = ask('flow.maps.grid'),_canvas(page, 'frame 1'),_canvas(page, 'attention in the full image')
+    assert ask('flow.canvas["full"].mode')=='view' and second.get_attribute('role')=='img'
+    before,y,x = paint(second),H//2,W//3
+    page.mouse.click(*_token(frame, y, x, (H,W)))
+    page.locator('.winwin-explorer table', has_text=f'row {y}, column {x}').wait_for()
+    until(lambda: paint(second)!=before)
+    model = shipped_model('flow')
+    maps = AttentionMaps(model, example_image(model))
+    want = token_panels(maps, ask('flow.layer.value'), [y*W+x], ask('flow.tau.value'))
+    seen = ask('flow.numbers()')
+    for view in ('full','tau'):
+        for k,v in want[view][1].items(): assert seen[f'{view}: {k}']==pytest.approx(v, rel=1e-3)
     clean(page)
 
 @pytest.mark.browser
@@ -315,8 +411,7 @@ def test_app_shows_the_same(tmp_path, page):
         page.keyboard.press('1')
         page.locator('.winwin-readout', has_text='window 1').first.wait_for()
         assert not page.locator('.jp-CodeCell .jp-InputArea').count(), 'pages have no code'
-        assert not page.outside
-        assert not [o for o in page.problems if 'Content Security Policy' not in o], 'only a style sheet of Voila is refused'
+        assert not page.outside and not page.problems, (page.outside,page.problems)
     finally: assert app.stop()==0
 
 # --- What cannot work is said
@@ -366,4 +461,22 @@ def test_site_shows_static_versions(name, url, page):
     page.goto(f'{url}/{name}.html')
     sizes = page.eval_on_selector_all('article .cell_output img', 'e => e.map(i => [i.naturalWidth, i.naturalHeight])')
     assert len([s for s in sizes if s[0]>=500])>=(4 if name in ('widgets','tutorials/workbench') else 1), sizes
+    assert not page.problems and not page.outside
+
+@pytest.mark.browser
+@pytest.mark.parametrize('name', explorers)
+def test_site_has_live_pages(name, url, page):
+    "Saved pages on the site: a slider goes through states, in light and dark"
+    page.emulate_media(color_scheme='dark')
+    page.goto(f'{url}/_static/workbench/{name}.html')
+    shows = lambda: [paint(c) for c in page.locator('canvas').all()]
+    until(lambda: page.evaluate("[...document.querySelectorAll('canvas')].every(c => c.width > 1)"))
+    page.wait_for_timeout(300)
+    before = shows()
+    page.locator('input[type=range]').press('End')
+    until(lambda: shows()!=before)
+    for text in ('.winwin-caption', 'table td', 'label'):
+        if page.locator(text).first.is_visible(): assert page.evaluate(CONTRAST, text)[0]>4.5, text
+    page.goto(f'{url}/widgets.html')
+    assert page.locator(f'a[href$="workbench/{name}.html"]').count()==1
     assert not page.problems and not page.outside

@@ -6,7 +6,7 @@
 __all__ = ['list_devices', 'Latest', 'Download', 'CopyText', 'Explorer']
 
 # %% ../nbs/15d_explorers.ipynb #89dba3b6
-import base64, html, io, json
+import base64, html, io, json, threading
 from collections import deque
 from collections.abc import Callable
 from importlib.resources import files
@@ -28,39 +28,46 @@ class Latest:
     def __init__(self,
         started:Callable=lambda: None,    # Called when there is work
         finished:Callable=lambda e: None, # Called when there is none left, with the first exception or none
-    ): self.started,self.finished,self.todo,self.error,self.loop,self.timer = started,finished,{},None,None,None
+    ):
+        self.started,self.finished,self.todo,self.error,self.loop,self.timer = started,finished,{},None,None,None
+        self.lock = threading.RLock() # cells and messages of the browser may run in different threads
 
     def __call__(self,
         work:Callable, # What to do: a function without arguments, perhaps one that makes a generator
         name=None,     # What it replaces; none = the same function
     ):
         "Do `work`, at once or soon"
-        if not self.todo: self.error = None
-        self.todo[work if name is None else name] = work
-        self.loop = _browser_loop()
-        self.started()
-        if self.loop is None: self.flush()
-        elif self.timer is None: self.timer = self.loop.call_later(.002, self._step)
+        with self.lock:
+            if not self.todo: self.error = None
+            self.todo[work if name is None else name] = work
+            self.loop = _browser_loop()
+            self.started()
+            if self.loop is None: self.flush()
+            elif self.timer is None: self.timer = self.loop.call_later(.002, self._step)
 
     def flush(self):
         "Do what is waiting now, to its end"
-        if self.timer is not None: self.timer.cancel()
-        self.loop = self.timer = None
-        while self.todo: self._step()
+        with self.lock:
+            if self.timer is not None: self.timer.cancel()
+            self.loop = self.timer = None
+            while self.todo: self._step()
 
     def _step(self):
         "Do a piece of work up to its next pause"
-        self.timer,(name,work) = None,next(iter(self.todo.items()))
-        more = False
-        try:
-            rest = work() if callable(work) else work
-            more = isgenerator(rest) and next(rest, self) is not self
-        except Exception as e: self.error = self.error or e
-        if self.todo.get(name) is work: # unless it was replaced from within
-            if more: self.todo[name] = rest
-            else: del self.todo[name]
-        if not self.todo: self.finished(self.error)
-        elif self.loop is not None: self.timer = self.loop.call_later(.002, self._step)
+        with self.lock:
+            self.timer = None
+            if not self.todo: return # another thread has done it
+            name,work = next(iter(self.todo.items()))
+            more = False
+            try:
+                rest = work() if callable(work) else work
+                more = isgenerator(rest) and next(rest, self) is not self
+            except Exception as e: self.error = self.error or e
+            if self.todo.get(name) is work: # unless it was replaced from within
+                if more: self.todo[name] = rest
+                else: del self.todo[name]
+            if not self.todo: self.finished(self.error)
+            elif self.loop is not None: self.timer = self.loop.call_later(.002, self._step)
 
 # %% ../nbs/15d_explorers.ipynb #9c487e6d
 def _browser_loop():
@@ -130,7 +137,9 @@ class _Shell:
 
 # %% ../nbs/15d_explorers.ipynb #bfad5f33
 def _row(widgets):
-    return ipywidgets.HBox(list(widgets), layout=ipywidgets.Layout(flex_flow='row wrap', align_items='center'))
+    "Side by side; pictures begin at the same height"
+    place = 'flex-start' if any(isinstance(o, TokenCanvas) for o in widgets) else 'center'
+    return ipywidgets.HBox(list(widgets), layout=ipywidgets.Layout(flex_flow='row wrap', align_items=place))
 
 def _inner(widget):
     "A widget and all that are in it"

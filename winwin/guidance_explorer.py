@@ -123,7 +123,7 @@ def _guidance_controls(self, scheme):
 # %% ../nbs/15f_guidance_explorer.ipynb #7beacf61
 def _captions(self):
     used = '' if self.method.value=='greedy' else f', not used by {self.method.value}'
-    return dict(image1='frame 1: drag the windows; with the keyboard: numbers, arrows, Shift and arrows',
+    return dict(image1='frame 1: drag the windows; keys: numbers, arrows, Shift and arrows',
                 image2=f'frame 2: chosen windows see {self.result.coverage:.0%} of the matches',
                 counts='where the pixels of frame 1\'s windows land', noisy=f'the same with noise{used}')
 
