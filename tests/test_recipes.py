@@ -45,8 +45,8 @@ def test_flow_recipes(name, over, tmp_path):
     scores = train_recipe(r, progress=False).scores
     assert 0<scores['EPE']<100
 
-def test_the_long_preset_begins_quietly():
-    r = get_preset('flow-layered-long')
+def test_the_quiet_preset_begins_quietly():
+    r = get_preset('flow-layered-quiet')
     model = recipe_model(r, recipe_task(r))
     assert model.config['arguments']['quiet']
     assert not any(b.cross_attn.proj.weight.any() for b in model.decoder.blocks)

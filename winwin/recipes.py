@@ -103,8 +103,8 @@ _moves = dict(valid_images=1000, scale=(.87,1.41), flip=.5, flip_y=.1, jitter=1.
 
 presets |= {
     'flow-layered': _layered,
-    'flow-layered-long': replace(_layered, quiet=True, windows2='4x6', flip=.5, flip_y=.5,
-                                 train=replace(_layered.train, windows='2x8', steps=3000)),
+    'flow-layered-quiet': replace(_layered, quiet=True, windows2='4x6', flip=.5, flip_y=.5,
+                                  train=replace(_layered.train, windows='2x8', steps=1900)),
     'flow-driving': replace(_layered, data='driving', image_size=(192,320), motion=1., windows2='4x8',
                             train=replace(_layered.train, windows='2x11')),
     'flow-sintel': Recipe(model='winwin_flow_base', data='40*sintel + 40*sintel-final + 4*things + 4*chairs',

@@ -18,6 +18,7 @@ from .meter import clock
 from .tasks import evaluate
 from .recipes import Recipe, change, get_preset, recipe_data, recipe_task, train_recipe, variants
 from .predict import predict
+from .shipped import shipped_models
 
 # %% ../nbs/19_studies.ipynb #952221e5
 @dataclass(frozen=True)
@@ -61,8 +62,9 @@ def _guidance_study():
     same = dict(windows2=None, guide='same')
     cases = {'guided': dict(windows='2x10', windows2='4x7'), 'same windows': dict(windows='2x10', **same),
              'one window': dict(windows='1x14', **same)}
-    return Study('flow-guidance', "where frame 2 looks, the order of the paper's Table 3, EPE in pixels",
-                 change(get_preset('flow-layered'), motion=80., steps=800), cases) # a window is 80 pixels wide
+    recipe = change(get_preset('flow-layered'), weights=str(shipped_models()['flow']), image_size=(192,320), motion=80.,
+                    images=800, valid_images=60, flip=.5, flip_y=.5, steps=400, lr=7e-4, warmup=30)
+    return Study('flow-guidance', "where frame 2 looks, the order of the paper's Table 3, EPE in pixels", recipe, cases)
 
 def _scratch_study():
     cases = {'both': {}, 'match loss only': dict(relative=False), 'relative values only': dict(match=0.),
@@ -70,8 +72,22 @@ def _scratch_study():
     return Study('flow-scratch', 'match loss and relative values, alone and together, EPE in pixels',
                  get_preset('flow-layered'), cases, seeds=(0,))
 
+def _no_motion(folder, recipe, progress):
+    "What a model scores that sees no motion anywhere"
+    valid = recipe_data(recipe, 'valid')
+    task = recipe_task(recipe, valid)
+    metrics = task.metrics()
+    for i in range(len(valid)):
+        batch = {k: v[None] for k,v in task.prepare(valid[i]).items()}
+        task.update(metrics, torch.zeros_like(batch['flow']), batch)
+    return dict(no_motion=metrics.compute()['EPE'])
+
+def _quiet_study():
+    return Study('flow-quiet', 'how far flow-layered-quiet comes from fresh weights, EPE in pixels',
+                 get_preset('flow-layered-quiet'), {'quiet start': {}}, seeds=(0,), after=_no_motion)
+
 studies = {s.name: s for s in (_windows_study('seg', 'mIoU'), _windows_study('depth', 'abs-rel'), _baselines_study(),
-                               _guidance_study(), _scratch_study())}
+                               _guidance_study(), _scratch_study(), _quiet_study())}
 
 def get_study(
     name:str, # One of `studies`

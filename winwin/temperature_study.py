@@ -26,9 +26,9 @@ def _study(task, other, names, seeds):
                  {k: cases[k] for k in names}, seeds=seeds, start=start, after=_compare)
 
 def _flow_study():
-    s = studies['flow-guidance']
-    return Study('temperature-flow', 'ways to choose a temperature, flow', s.recipe, {'guided': s.cases['guided']},
-                 seeds=(0,), after=_compare)
+    recipe = change(get_preset('flow-layered'), motion=80., steps=800)
+    return Study('temperature-flow', 'ways to choose a temperature, flow', recipe,
+                 {'guided': dict(windows='2x10', windows2='4x7')}, seeds=(0,), after=_compare)
 
 for _s in (_study('seg', 'depth', ('two windows','one window','four windows'), (1,)),
            _study('depth', 'seg', ('two windows','one window'), (0,)), _flow_study()): studies[_s.name] = _s
