@@ -63,3 +63,25 @@ def test_scores_and_figure():
     assert found['crop','wider',(64,96),True]==[100*rows[-1]['mIoU']]*2
     assert len(resolution_table(results).splitlines())==2*(1+len(study.cases))
     assert len(show_resolution(results)[0].get_lines())==2*len(study.cases)+1
+
+def test_commands(tmp_path):
+    "--position-scale of predict and export is that of set_position_scale, and the checkpoint stays as it is"
+    import numpy as np
+    from PIL import Image
+    from winwin.cli import main
+    from winwin.exports import Exported
+    torch.manual_seed(0)
+    model = create_model('winwin_seg_micro', num_classes=3, **micro).eval()
+    save_model(model, tmp_path/'run', extra=dict(classes=['a','b','c']))
+    img = torch.randint(256, (64,96,3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    Image.fromarray(img.numpy()).save(tmp_path/'x.png')
+    for scale in (1.,.25):
+        words = ['--position-scale', str(scale)]
+        with pytest.raises(SystemExit): main(['predict', str(tmp_path/'run'), str(tmp_path/'x.png'), '-o', str(tmp_path/f'{scale}'), '--kinds', 'map', *words])
+        with pytest.raises(SystemExit): main(['export', str(tmp_path/'run'), '--format', 'torch', '--size', '64', '96', '-o', str(tmp_path/f'{scale}.pt2'), *words])
+        set_position_scale(model, scale)
+        x = img.permute(2,0,1)[None]/255
+        with torch.no_grad(): want = model(x)[0]
+        assert np.array_equal(np.array(Image.open(tmp_path/f'{scale}'/'labels'/'x.png')), want[0].argmax(0).numpy())
+        torch.testing.assert_close(Exported(tmp_path/f'{scale}.pt2')(x), want, atol=1e-4, rtol=1e-4)
+    assert get_position_scale(load_model(tmp_path/'run'))==1

@@ -177,8 +177,8 @@ def _check_biases(model, sd, name):
     "timm leaves out biases of DINOv3 that its model has no place for; they must be zeros, as in the released files"
     lost = [k for k,v in sd.items() if k.endswith('attn.qkv.bias') and 'storage_tokens' in sd
             and k.replace('qkv.bias', 'q_bias') not in model.state_dict() and any(o.any() for o in v.chunk(3)[::2])]
-    if lost: raise ValueError(f'{name} has biases of queries and values that are not zero, {lost[0]} and others, and the '
-                              "model has none; take the model of timm whose name ends with '_qkvb'")
+    if lost: raise ValueError(f'{name} has biases of queries and values that are not zero, {lost[0]} and others, '
+                              "and the model has none; take the model of timm whose name ends with '_qkvb'")
 
 # %% ../nbs/05c_backbones.ipynb #c185f31b
 _renamed = ( # transformers' names -> those of the authors

@@ -141,6 +141,7 @@ class Predict:
     format:str|None=None                               # Flow: .flo, .pfm, .png as in KITTI, .flo5 or .npy; none = .flo
     largest:float|Literal['all']|None=None             # Flow: length in full colour; all = of all; none = of each
     submission:str|None=None                           # Flow: sintel, kitti2015, kitti2012, spring; SOURCE is its root
+    position_scale:float|None=None                     # Times positions: training size / size, for larger images
     overwrite:bool=False                               # Replace files that are there
     device:str='auto'                                  # Where to compute
 
@@ -148,8 +149,10 @@ class Predict:
         "Read and write"
         from winwin.checkpoints import find_model
         from winwin.models import FlowModel
+        from winwin.positions import set_position_scale
         from winwin.predictor import _get_model
         model = _get_model(find_model(self.checkpoint), self.device)
+        if self.position_scale is not None: set_position_scale(model, self.position_scale)
         return (_predict_flow if isinstance(model, FlowModel) else _predict_images)(self, model)
 
 # %% ../nbs/20_cli.ipynb #10150483
@@ -207,15 +210,19 @@ class Export:
     format:Literal['onnx','torch']='onnx'                         # Format of the file
     size:tuple[int,int]|None=None                                 # Pixels (height width); none = as in training
     dynamic:bool=False                                            # Any number of images, any size in whole patches
+    position_scale:float|None=None                                # Times positions: training size / size of images
     out:Annotated[str|None, tyro.conf.arg(aliases=['-o'])]=None   # File; none = model.onnx or model.pt2
 
     def run(self)->int: # 0
         "Write, check and say so"
         from winwin.checkpoints import find_model
         from winwin.exports import export_model
+        from winwin.positions import set_position_scale
         from winwin.pretrained import load_model
         out = self.out or ('model.onnx' if self.format=='onnx' else 'model.pt2')
-        file = export_model(load_model(find_model(self.checkpoint)), out, self.format, self.size, self.dynamic)
+        model = load_model(find_model(self.checkpoint))
+        if self.position_scale is not None: set_position_scale(model, self.position_scale)
+        file = export_model(model, out, self.format, self.size, self.dynamic)
         what = 'any size in whole patches' if self.dynamic else '{}x{} pixels'.format(*file.info['size'])
         print(f'{out}: images of {what}; it differs from the model by {file.difference:.1g} at most')
         return 0

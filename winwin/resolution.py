@@ -91,7 +91,9 @@ def average_sizes(
     "Scores by case, way and size"
     out = {}
     for r in results:
-        for o in r['resolution']: out.setdefault((r['case'],o['view'],tuple(o['size']),o['scaled']), []).append(100*o[score])
+        for o in r['resolution']:
+            key = r['case'],o['view'],tuple(o['size']),o['scaled']
+            out.setdefault(key, []).append(100*o[score])
     return out
 
 # %% ../nbs/19e_resolution.ipynb #d56290a7
@@ -118,7 +120,8 @@ def show_resolution(
         ax.set(xlabel='height of test images in pixels', title=title)
         ax.title.set_fontsize(9)
     axs[0].set_ylabel('mIoU in %' if score=='mIoU' else 'pixels right in %')
-    axs[0].figure.legend(*axs[0].get_legend_handles_labels(), loc='outside lower center', ncols=4, fontsize=7, frameon=False)
+    named = axs[0].get_legend_handles_labels()
+    axs[0].figure.legend(*named, loc='outside lower center', ncols=4, fontsize=7, frameon=False)
     return axs
 
 def resolution_table(
