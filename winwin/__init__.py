@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from .lab import explorers, lab_notebook, write_notebooks, check_installed, free_port, LabServer, run_lab
     from .tempering import TrainedRun, open_run, Tempering, temper, guesses, tempering_text, show_tempering, keep_temperature, undo_temperature, write_tempering
     from .temperature_study import verdict, temperature_report
-    from .resolution import resolution_sizes, StreetViews, score_sizes, show_resolution, resolution_table
+    from .resolution import resolution_sizes, StreetViews, score_sizes, average_sizes, show_resolution, resolution_table
     from .cli import Command, Train, parse_train, Eval, Predict, Export, Temperature, Demo, StudyCommand, BenchCommand, Lab, App, main
 
 _HOME = { # public name -> module, loaded on first use so that `import winwin` stays quick
@@ -174,7 +174,7 @@ _HOME = { # public name -> module, loaded on first use so that `import winwin` s
     'explorers': 'lab', 'lab_notebook': 'lab', 'write_notebooks': 'lab', 'check_installed': 'lab', 'free_port': 'lab', 'LabServer': 'lab', 'run_lab': 'lab',
     'TrainedRun': 'tempering', 'open_run': 'tempering', 'Tempering': 'tempering', 'temper': 'tempering', 'guesses': 'tempering', 'tempering_text': 'tempering', 'show_tempering': 'tempering', 'keep_temperature': 'tempering', 'undo_temperature': 'tempering', 'write_tempering': 'tempering',
     'verdict': 'temperature_study', 'temperature_report': 'temperature_study',
-    'resolution_sizes': 'resolution', 'StreetViews': 'resolution', 'score_sizes': 'resolution', 'show_resolution': 'resolution', 'resolution_table': 'resolution',
+    'resolution_sizes': 'resolution', 'StreetViews': 'resolution', 'score_sizes': 'resolution', 'average_sizes': 'resolution', 'show_resolution': 'resolution', 'resolution_table': 'resolution',
     'Command': 'cli', 'Train': 'cli', 'parse_train': 'cli', 'Eval': 'cli', 'Predict': 'cli', 'Export': 'cli', 'Temperature': 'cli', 'Demo': 'cli', 'StudyCommand': 'cli', 'BenchCommand': 'cli', 'Lab': 'cli', 'App': 'cli', 'main': 'cli',
 }
 __all__ = ['__version__', *_HOME]
