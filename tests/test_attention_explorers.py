@@ -182,6 +182,11 @@ def test_data_in_place_of_an_image(seg, street):
     torch.testing.assert_close(e.maps.imgs[0][0], street[0]['image'])
     e.close()
 
+def test_the_slider_is_not_pulled_back(warm):
+    "A browser counts 1.03 as 1.0300000000000002; an answer of 1.03 would come late and undo the next step of the hand"
+    warm.tau.value = 1.0300000000000002
+    assert warm.tau.value==1.0300000000000002 and set(sum(warm.chosen.taus.values(), []))=={1.03}
+
 def test_no_request_is_lost(warm):
     "The slider moves while an older request waits: what the reader did last counts"
     import winwin.explorers as m

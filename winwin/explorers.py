@@ -245,13 +245,14 @@ def _figure(self):
     plt.close(fig) # so that a notebook shows it once, and nothing piles up
     return fig
 
-def _png(fig, dpi=110, colors=None):
+def _png(fig, dpi=96, colors=None):
     "A figure as a file; a palette of `colors` makes it several times smaller"
     out = io.BytesIO()
     fig.savefig(out, format='png', dpi=dpi, facecolor='white')
     if colors is None: return out.getvalue()
-    small = io.BytesIO()
-    Image.open(out).convert('RGB').quantize(colors, Image.Quantize.MEDIANCUT).save(small, 'PNG', optimize=True)
+    small,rgb = io.BytesIO(),Image.open(out).convert('RGB')
+    few = rgb.quantize(colors, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE)
+    few.save(small, 'PNG', optimize=True)
     return small.getvalue()
 
 def _render(self, kind):
