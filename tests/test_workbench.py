@@ -338,7 +338,7 @@ def test_temperature(lab, page):
     assert ask('temperature.marks').keys()=={'log-ratio','swept','matched','learned'}
     bell = page.locator('.winwin-chart svg').nth(2)
     b = bell.bounding_box()
-    page.mouse.click(b['x']+b['width']*.8, b['y']+b['height']/2)
+    bell.click(position=dict(x=b['width']*.8, y=b['height']/2))
     until(lambda: ask('temperature.bell.at')>1.4 and ask('temperature.tau.value')==ask('temperature.bell.at'))
     # saving without a folder is an error that is shown and survived
     page.click('button:text-is("save")')
@@ -411,7 +411,8 @@ def test_app_shows_the_same(tmp_path, page):
         page.keyboard.press('1')
         page.locator('.winwin-readout', has_text='window 1').first.wait_for()
         assert not page.locator('.jp-CodeCell .jp-InputArea').count(), 'pages have no code'
-        assert not page.outside and not page.problems, (page.outside,page.problems)
+        own = [o for o in page.problems if 'getter for the shared module' not in o] # Voila with extensions of JupyterLab that it has no parts for
+        assert not page.outside and not own, (page.outside,own)
     finally: assert app.stop()==0
 
 # --- What cannot work is said

@@ -1,5 +1,5 @@
 """What the site shows of the workbench, in docs/_static/workbench/: pictures of the explorers in JupyterLab
-(NAME.png, NAME-dark.png) and pages that are alive without a kernel (NAME.html).
+(NAME.png, attention-dark.png) and pages that are alive without a kernel (NAME.html).
 
     python tools/screenshots.py [NAME...]     windows, guidance, attention, temperature; none = all
 
@@ -14,7 +14,7 @@ from winwin.lab import LabServer, explorers, write_notebooks
 from winwin.lab_bench import _browser_page, _open_notebook, _run_all
 
 OUT = Path(__file__).resolve().parents[1]/'docs'/'_static'/'workbench'
-THEMES = {'': 'JupyterLab Light', '-dark': 'JupyterLab Dark'}
+THEMES = {'': ('JupyterLab Light',list(explorers)), '-dark': ('JupyterLab Dark',['attention'])}
 
 def shoot(page, server, name, file):
     "An explorer as a small PNG"
@@ -46,7 +46,8 @@ def main():
     names = ap.parse_args().names or list(explorers)
     OUT.mkdir(parents=True, exist_ok=True)
     files = [live_page(n, OUT/f'{n}.html') for n in names]
-    for end,theme in THEMES.items():
+    for end,(theme,some) in THEMES.items():
+        if not (some := [n for n in names if n in some]): continue
         with tempfile.TemporaryDirectory() as d:
             settings = Path(d)/'settings'/'@jupyterlab'/'apputils-extension'
             settings.mkdir(parents=True)
@@ -54,7 +55,7 @@ def main():
             os.environ['JUPYTERLAB_SETTINGS_DIR'] = str(Path(d)/'settings')
             write_notebooks(Path(d)/'lab')
             with LabServer(Path(d)/'lab') as server, _browser_page(1500, 1500) as page:
-                files += [shoot(page, server, n, OUT/f'{n}{end}.png') for n in names]
+                files += [shoot(page, server, n, OUT/f'{n}{end}.png') for n in some]
     for f in files: print(f'{f.relative_to(OUT.parents[2])}  {f.stat().st_size/1e3:.0f} KB')
 
 if __name__=='__main__': main()
