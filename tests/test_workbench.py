@@ -21,12 +21,22 @@ def until(what, seconds=WAIT, pause=.05):
 class Kernel:
     "Ask the kernel of a notebook, beside the page"
     def __init__(self, lab, name):
-        from websocket import create_connection
         kernel = next(s['kernel']['id'] for s in lab.ask('api/sessions') if s['path']==f'{name}.ipynb')
-        self.ws = create_connection(f'{lab.address.replace("http", "ws")}/api/kernels/{kernel}/channels?token={lab.token}', timeout=WAIT)
+        self.url = f'{lab.address.replace("http", "ws")}/api/kernels/{kernel}/channels?token={lab.token}'
+        self.connect()
+
+    def connect(self):
+        from websocket import create_connection
+        self.ws = create_connection(self.url, timeout=WAIT)
 
     def __call__(self, code):
-        "Value of an expression, by JSON"
+        "Value of an expression, by JSON; the server hangs up on whoever is silent for long, then ask anew"
+        from websocket import WebSocketException
+        try: return self.ask(code)
+        except (OSError,WebSocketException): self.connect()
+        return self.ask(code)
+
+    def ask(self, code):
         mark,head = uuid.uuid4().hex,dict(msg_id=uuid.uuid4().hex, msg_type='execute_request', username='', session='test', version='5.3')
         code = f'import json as _j; print("{mark}"+_j.dumps({code}))'
         what = dict(code=code, silent=False, store_history=False, user_expressions={}, allow_stdin=False, stop_on_error=False)

@@ -86,6 +86,7 @@ def free_port(
     raise ValueError(f'port {port} is taken; give another, or leave --port out to have one chosen')
 
 # %% ../nbs/19b_lab.ipynb #c22a8177
+_here = 'http://127.0.0.1'
 _quiet = {'disabledExtensions': {'@jupyterlab/apputils-extension:announcements': True}}
 _policy = ("default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; "
            "connect-src 'self' ws://127.0.0.1:* data: blob:; frame-ancestors 'self'")
@@ -135,7 +136,7 @@ class LabServer:
     ):
         check_installed(kind)
         self.folder,self.kind,self.port,self.patience = Path(folder).resolve(),kind,free_port(port),patience
-        self.address,self.token = f'http://127.0.0.1:{self.port}',secrets.token_urlsafe(24)
+        self.address,self.token = f'{_here}:{self.port}',secrets.token_urlsafe(24)
         self.process = None
 
     def __enter__(self)->'LabServer':
