@@ -346,7 +346,7 @@ def test_temperature(lab, page):
     for text in ('now','log-ratio','swept','matched','learned'): page.locator('.winwin-chart text.mark', has_text=text).wait_for()
     page.locator('.winwin-explorer [role=status]').first.wait_for(state='detached')
     assert ask('temperature.marks').keys()=={'log-ratio','swept','matched','learned'}
-    bell = page.locator('.winwin-chart svg').nth(2)
+    bell = page.locator('.winwin-chart > svg').nth(2)
     b = bell.bounding_box()
     bell.click(position=dict(x=b['width']*.8, y=b['height']/2))
     until(lambda: ask('temperature.bell.at')>1.4 and ask('temperature.tau.value')==ask('temperature.bell.at'))
@@ -486,7 +486,7 @@ def test_site_has_live_pages(name, url, page):
     before = shows()
     page.locator('input[type=range]').press('End')
     until(lambda: shows()!=before)
-    for text in ('.winwin-caption', 'table td', 'label'):
+    for text in ('.winwin-explorer table td', 'label'):
         if page.locator(text).first.is_visible(): assert page.evaluate(CONTRAST, text)[0]>4.5, text
     page.goto(f'{url}/widgets.html')
     assert page.locator(f'a[href$="workbench/{name}.html"]').count()==1
