@@ -169,7 +169,7 @@ def _large_times(page, server, rounds, grid=(67,120)):
 
 def _window_times(page, server):
     "A drag of a window"
-    first,canvas = _show_page(page, server, 'windows'),_canvas(page, '').first
+    first,canvas = _show_page(page, server, 'windows'),_canvas(page, 'image with windows')
     places = [(y,x) for y in range(4, _grid[0], 8) for x in range(4, _grid[1], 8)]
     at = next(p for p in places if _grabs(page, canvas, p))
     canvas.evaluate(_MOVES)
