@@ -114,7 +114,8 @@ def _plain_page(at):
     known = next((f for p in jupyter_path() if (f := Path(p)/own).is_file()), None)
     if known is None: return
     (at/own).parent.mkdir(parents=True)
-    (at/own).write_text(re.sub(r'<link[^>]*href="https?:[^>]*>', '', known.read_text(encoding='utf-8')), encoding='utf-8')
+    page = re.sub(r'<link[^>]*href="https?:[^>]*>', '', known.read_text(encoding='utf-8'))
+    (at/own).write_text(page, encoding='utf-8')
 
 def _command(kind, folder, port, token):
     "Words that start a server"

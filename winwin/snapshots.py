@@ -93,9 +93,11 @@ def _body(o, numbers):
     return f'<div data-part="{next(numbers)}"{kind}></div>'
 
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
-<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">
+<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
 <style>{css}
-body {{ background: Canvas; color: CanvasText; max-width: 1100px; margin: 1em auto; padding: 0 1em; font: 15px/1.5 system-ui, sans-serif; }}
+body {{ background: Canvas; color: CanvasText; max-width: 1100px; margin: 1em auto; padding: 0 1em;
+    font: 15px/1.5 system-ui, sans-serif; }}
 .row {{ display: flex; flex-wrap: wrap; align-items: flex-start; }} .column {{ max-width: 100%; }}
 img {{ max-width: 100%; background: #fff; }} input[type=range] {{ width: 260px; vertical-align: middle; }}
 output {{ font-variant-numeric: tabular-nums; }}</style>

@@ -218,7 +218,7 @@ def _follow(self):
         if len(self.head.options)!=len(_heads(self)): self.head.options,self.head.value = _heads(self),0
         values = [v for n,h in _selected(self).items() for v in self.chosen.taus[n][h]]
         mean = round(min(2., max(.5, sum(values)/len(values))), 4)
-        if abs(self.tau.value-mean)>1e-3: self.tau.value = mean # an echo of the slider would pull it back under the hand
+        if abs(self.tau.value-mean)>1e-3: self.tau.value = mean # an echo would pull the slider back under the hand
         self.head.disabled = self.scope.value!='head'
 
 # %% ../nbs/15i_temperature_explorer.ipynb #ef3c938e
