@@ -79,7 +79,7 @@ class AttentionExplorer(Explorer):
         return self.update()
     def numbers(self)->dict[str,float]:
         "The numbers of the table: view and statistic"
-        return {f'{v}: {k}': x for v,(_,n) in self.result.items() for k,x in n.items()}
+        return {f'{v}: {k}': x for v,(_,n) in self.flush().result.items() for k,x in n.items()}
     def draw(self): return _draw(self)
     def steps(self): return 'tau',[(f'{t:.2f}',dict(tau=t)) for t in _taus(self)]
     def __repr__(self): return f'AttentionExplorer({type(self.maps.model).__name__}, {self.maps.grid} tokens)'
@@ -148,6 +148,7 @@ def _make_canvases(self, width):
     for v in _views: self.canvas[v].lut = _rooted()
     self.canvas['difference'].lut = lut_bytes('RdBu_r')
     for c in self.canvas.values():
+        _show_image(self, c, 0) # something to look at before there is a result
         c.observe(lambda e,c=c: c.mode=='tokens' and e.new and setattr(self.choice, 'tokens', e.new), 'tokens')
         c.observe(lambda e,c=c: _dragged(self, c), 'windows')
     self.tiles = TokenCanvas(width=width, label='all layers and heads', mode='tokens', opacity=1.)

@@ -6,7 +6,7 @@
 __all__ = ['list_devices', 'Latest', 'Download', 'CopyText', 'Explorer']
 
 # %% ../nbs/15d_explorers.ipynb #89dba3b6
-import base64, html, io, json, threading
+import base64, html, io, json, os, sys, threading
 from collections import deque
 from collections.abc import Callable
 from importlib.resources import files
@@ -30,6 +30,7 @@ class Latest:
         finished:Callable=lambda e: None, # Called when there is none left, with the first exception or none
     ):
         self.started,self.finished,self.todo,self.error,self.loop,self.timer = started,finished,{},None,None,None
+        self.running = False
         self.lock = threading.RLock() # cells and messages of the browser may run in different threads
 
     def __call__(self,
@@ -42,15 +43,25 @@ class Latest:
             self.todo[work if name is None else name] = work
             self.loop = _browser_loop()
             self.started()
-            if self.loop is None: self.flush()
+            if self.loop is None: self._drain()
             elif self.timer is None: self.timer = self.loop.call_later(.002, self._step)
+
+    def later(self, work:Callable):
+        "Keep `work` for the next `flush`"
+        with self.lock:
+            if not self.todo: self.error = None
+            self.todo[work] = work
+            self.started()
 
     def flush(self):
         "Do what is waiting now, to its end"
         with self.lock:
-            if self.timer is not None: self.timer.cancel()
-            self.loop = self.timer = None
-            while self.todo: self._step()
+            if not self.running: self._drain() # not from within
+
+    def _drain(self):
+        if self.timer is not None: self.timer.cancel()
+        self.loop = self.timer = None
+        while self.todo: self._step()
 
     def _step(self):
         "Do a piece of work up to its next pause"
@@ -58,11 +69,12 @@ class Latest:
             self.timer = None
             if not self.todo: return # another thread has done it
             name,work = next(iter(self.todo.items()))
-            more = False
+            more,was,self.running = False,self.running,True
             try:
                 rest = work() if callable(work) else work
                 more = isgenerator(rest) and next(rest, self) is not self
             except Exception as e: self.error = self.error or e
+            finally: self.running = was
             if self.todo.get(name) is work: # unless it was replaced from within
                 if more: self.todo[name] = rest
                 else: del self.todo[name]
@@ -77,6 +89,11 @@ def _browser_loop():
         parent = get_ipython().kernel.get_parent() # noqa: F821, defined in kernels
         return asyncio.get_running_loop() if parent['header']['msg_type'].startswith('comm') else None
     except (NameError,AttributeError,KeyError,TypeError,RuntimeError): return None
+
+def _live():
+    "Whether somebody sees what a cell shows while it still runs: in a kernel of Jupyter's server"
+    try: return 'JPY_SESSION_NAME' in os.environ and hasattr(get_ipython(), 'kernel') # noqa: F821
+    except NameError: return False
 
 # %% ../nbs/15d_explorers.ipynb #c22f9315
 class Download(anywidget.AnyWidget):
@@ -113,6 +130,7 @@ class _Shell:
         self.box.add_class('winwin-explorer')
 
     def __repr__(self): return f'{type(self).__name__}()'
+    def _ipython_display_(self): _show_first(self)
     def canvases(self): return [o for o in _inner(self.box) if isinstance(o, TokenCanvas)]
     def close(self): [o.close() for o in [*_inner(self.box)]]
 
@@ -136,6 +154,14 @@ class _Shell:
         return b
 
 # %% ../nbs/15d_explorers.ipynb #bfad5f33
+def _show_first(self):
+    "The page before its first result, then the result, then the picture that a notebook keeps"
+    if not self.latest.todo: raise NotImplementedError # nothing is waiting: IPython goes on to `_repr_mimebundle_`
+    show = sys.modules['IPython.display'].display # there, because it is IPython that asks
+    page = show(self.box._repr_mimebundle_() | {'text/plain': repr(self)}, raw=True, display_id=True)
+    if self.flush().error is not None: raise self.error
+    page.update(_bundle(self), raw=True)
+
 def _row(widgets):
     "Side by side; pictures begin at the same height"
     place = 'flex-start' if any(isinstance(o, TokenCanvas) for o in widgets) else 'center'
@@ -169,10 +195,10 @@ class Explorer(_Shell):
         return widget
 
     def arrange(self, *rows):
-        "Put rows of widgets above the foot and compute the first result; an error in it is raised"
+        "Put rows above the foot and compute the first result, where somebody looks on once the page is there"
         self.box.children = [r if isinstance(r, ipywidgets.Widget) else _row(r) for r in rows] + [self.status,self.foot]
-        self.request(self.update)
-        if self.flush().error is not None: raise self.error
+        self.latest.later(self.update)
+        if not _live() and self.flush().error is not None: raise self.error
 
     def request(self, work:Callable):
         "Do `work` soon, instead of the same that is waiting; an error in it is shown"

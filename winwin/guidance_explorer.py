@@ -84,7 +84,7 @@ class GuidanceExplorer(Explorer):
         self.words.value = (f'<b>{g.coverage:.1%}</b> of the pixels in the windows of frame 1 have their match '
                             f'in those of frame 2. Best without noise: {g.best:.1%}. Unmoved windows: {g.same:.1%}.')
 
-    def numbers(self)->dict: return {k: getattr(self.result, k) for k in ('coverage','best','same')}
+    def numbers(self)->dict: return {k: getattr(self.flush().result, k) for k in ('coverage','best','same')}
     def draw(self): return _draw_guidance(self)
     def steps(self): return 'stochasticity',[(f'{i/5:.1f}',dict(stochasticity=i/5)) for i in range(11)]
 

@@ -94,7 +94,7 @@ class TemperatureExplorer(Explorer):
     def apply(self): return _apply(self) # put the temperatures into the model
     def store(self): return _store(self) # and the model into a folder
     def move(self): return _move(self) # to another device
-    def numbers(self)->dict[str,float]: return _numbers(self)
+    def numbers(self)->dict[str,float]: return _numbers(self.flush())
     def draw(self): return _draw(self)
     def steps(self): return _steps(self) # temperatures of the selection
     def __repr__(self): return f'TemperatureExplorer({type(self.maps.model).__name__}, {self.maps.grid} tokens)'

@@ -134,7 +134,8 @@ class WindowExplorer(Explorer):
         self.speed = None # another device
         return self.update()
 
-    def numbers(self)->dict: return self.facts | dict(scheme=self.scheme.value, seen_least=self.seen.min().item())
+    def numbers(self)->dict:
+        return self.flush().facts | dict(scheme=self.scheme.value, seen_least=self.seen.min().item())
     def draw(self): return _draw_windows(self)
     def steps(self): return 'draw',[(str(i),dict(scheme=self.scheme.value, seed=i, windows=[])) for i in range(12)]
     def _read(self): return _read_windows(self)
