@@ -421,8 +421,7 @@ def test_app_shows_the_same(tmp_path, page):
         page.keyboard.press('1')
         page.locator('.winwin-readout', has_text='window 1').first.wait_for()
         assert not page.locator('.jp-CodeCell .jp-InputArea').count(), 'pages have no code'
-        own = [o for o in page.problems if 'getter for the shared module' not in o] # Voila with extensions of JupyterLab that it has no parts for
-        assert not page.outside and not own, (page.outside,own)
+        assert not page.outside and not page.problems, (page.outside,page.problems)
     finally: assert app.stop()==0
 
 # --- What cannot work is said

@@ -102,7 +102,9 @@ def _surroundings(at):
     _write(at/'config'/'labconfig'/'page_config.json', _quiet)
     _plain_page(at/'data')
     headers = {'Content-Security-Policy': _policy}
-    _write(at/'config'/'voila.json', dict(Voila=dict(tornado_settings=dict(headers=headers))))
+    parts = '@jupyter-widgets/jupyterlab-manager','@voila-dashboards/widgets-manager8','anywidget'
+    only = dict(extension_allowlist=[*parts]) # others of JupyterLab may not fit Voila
+    _write(at/'config'/'voila.json', dict(Voila=dict(tornado_settings=dict(headers=headers)), VoilaConfiguration=only))
     first = lambda k,p: os.pathsep.join([str(p), *filter(None, [os.environ.get(k)])])
     return dict(os.environ, JUPYTER_PATH=first('JUPYTER_PATH', at/'data'), PYTHONUNBUFFERED='1',
                 JUPYTER_CONFIG_PATH=first('JUPYTER_CONFIG_PATH', at/'config'))
