@@ -1,5 +1,7 @@
 "Explorers without a browser: requests, errors, state, files, memory."
-import asyncio, gc, json, re, tracemalloc
+import asyncio, gc, json, re, sys, tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 import ipywidgets, matplotlib.pyplot as plt, pytest, torch
 
 from winwin.canvas import TokenCanvas, boxes_windows, draw_canvas
@@ -51,7 +53,7 @@ def drive(steps, seconds=.3):
             await steps(latest, log)
             await asyncio.sleep(seconds)
         finally: m._browser_loop = old
-    asyncio.run(main())
+    with ThreadPoolExecutor(1) as thread: thread.submit(asyncio.run, main()).result() # a browser of other tests has a loop in this one
     return log
 
 def test_of_many_requests_the_last_is_carried_out():
@@ -90,6 +92,22 @@ def test_work_may_ask_for_work():
         if len(log)<3: latest(first)
     latest(first)
     assert log==['first']*3 and not latest.todo
+
+def test_the_page_is_there_before_the_first_result(monkeypatch):
+    "In a live notebook; nobody who asks for a result gets one that is not there"
+    monkeypatch.setattr('winwin.explorers._live', lambda: True)
+    shown = []
+    def display(data, raw, display_id):
+        shown.append((data, ex.status.value, bool(ex.canvas.image)))
+        return SimpleNamespace(update=lambda data, raw: shown.append((data, ex.status.value, ex.facts)))
+    monkeypatch.setitem(sys.modules, 'IPython.display', SimpleNamespace(display=display))
+    ex = WindowExplorer(DrivingWorld((96,160))[0]['image'], patch=8, scheme='2x3')
+    ex._ipython_display_()
+    (first,status,image),(then,after,facts) = shown
+    assert 'working' in status and image and 'image/png' not in first
+    assert after=='' and facts['tokens']==18 and 'image/png' in then and all(then[k]==v for k,v in first.items())
+    with pytest.raises(NotImplementedError): ex._ipython_display_() # nothing is waiting: the usual way
+    assert WindowExplorer(DrivingWorld((96,160))[0]['image'], patch=8, scheme='2x3').numbers()['tokens']==18
 
 def test_cells_and_the_browser_in_different_threads():
     "JupyterLab 4.4 and later handles messages of widgets in a thread of their own"

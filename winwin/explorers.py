@@ -63,25 +63,27 @@ class Latest:
         self.loop = self.timer = None
         while self.todo: self._step()
 
-    def _step(self):
-        "Do a piece of work up to its next pause"
-        with self.lock:
-            self.timer = None
-            if not self.todo: return # another thread has done it
-            name,work = next(iter(self.todo.items()))
-            more,was,self.running = False,self.running,True
-            try:
-                rest = work() if callable(work) else work
-                more = isgenerator(rest) and next(rest, self) is not self
-            except Exception as e: self.error = self.error or e
-            finally: self.running = was
-            if self.todo.get(name) is work: # unless it was replaced from within
-                if more: self.todo[name] = rest
-                else: del self.todo[name]
-            if not self.todo: self.finished(self.error)
-            elif self.loop is not None: self.timer = self.loop.call_later(.002, self._step)
+    def _step(self): return _step(self)
 
 # %% ../nbs/15d_explorers.ipynb #9c487e6d
+def _step(self):
+    "Do a piece of work up to its next pause"
+    with self.lock:
+        self.timer = None
+        if not self.todo: return # another thread has done it
+        name,work = next(iter(self.todo.items()))
+        more,was,self.running = False,self.running,True
+        try:
+            rest = work() if callable(work) else work
+            more = isgenerator(rest) and next(rest, self) is not self
+        except Exception as e: self.error = self.error or e
+        finally: self.running = was
+        if self.todo.get(name) is work: # unless it was replaced from within
+            if more: self.todo[name] = rest
+            else: del self.todo[name]
+        if not self.todo: self.finished(self.error)
+        elif self.loop is not None: self.timer = self.loop.call_later(.002, self._step)
+
 def _browser_loop():
     "The event loop, if a message of the browser is being handled; none in cells and scripts"
     import asyncio
