@@ -95,8 +95,8 @@ def self_probability(
         raise ValueError(f'queries {tuple(q.shape)} and keys {tuple(k.shape)} are not of the same tokens; in '
                          'cross-attention no token attends to itself, look at attention_entropy')
     own = torch.empty(q.shape[:3], dtype=_precise(q), device=q.device)
-    for i in range(0, max(q.shape[2], 1), 4096): # of many tokens some at a time
-        at = slice(i, i+4096)
+    for i in range(0, max(q.shape[2], 1), 2048): # of many tokens some at a time
+        at = slice(i, i+2048)
         for hs,qs,_,lse in attention_sums(q[:,:,at], k, tau=tau, route=route):
             own[:,hs,at] = (token_products(qs, k[:,hs,at]) - lse).exp_()
     return own
