@@ -45,11 +45,14 @@ def _reader(name, recipe):
     return partial(predict, mode=name, size=size)
 
 # %% ../nbs/19_studies.ipynb #79b07397
-def _windows_study(task, score):
+def _windows_study(task, other, score):
     v = variants((24,40), 256, depth=6)
     cases = {'two windows': v['2-windows'], 'one window': v['1-window'], 'full': v['full']}
+    start = change(get_preset(f'driving-{other}'), windows='crop:16', images=1600, steps=1000, lr=1.5e-3, warmup=100,
+                   beta2=.95, ema=.995)
+    recipe = change(get_preset(f'driving-{task}'), images=16, steps=800, batch_size=2, warmup=40, beta2=.95, ema=.99)
     return Study(f'windows-{task}', f'two windows against full-resolution training and one window, {score}',
-                 get_preset(f'driving-{task}'), cases)
+                 recipe, cases, start=start)
 
 def _baselines_study():
     v = variants((24,40), 256, depth=6)
@@ -86,8 +89,8 @@ def _quiet_study():
     return Study('flow-quiet', 'how far flow-layered-quiet comes from fresh weights, EPE in pixels',
                  get_preset('flow-layered-quiet'), {'quiet start': {}}, seeds=(0,), after=_no_motion)
 
-studies = {s.name: s for s in (_windows_study('seg', 'mIoU'), _windows_study('depth', 'abs-rel'), _baselines_study(),
-                               _guidance_study(), _scratch_study(), _quiet_study())}
+studies = {s.name: s for s in (_windows_study('seg', 'depth', 'mIoU'), _windows_study('depth', 'seg', 'abs-rel'),
+                               _baselines_study(), _guidance_study(), _scratch_study(), _quiet_study())}
 
 def get_study(
     name:str, # One of `studies`
