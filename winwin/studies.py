@@ -18,7 +18,6 @@ from .meter import clock
 from .tasks import evaluate
 from .recipes import Recipe, change, get_preset, recipe_data, recipe_task, train_recipe, variants
 from .predict import predict
-from .shipped import shipped_models
 
 # %% ../nbs/19_studies.ipynb #952221e5
 @dataclass(frozen=True)
@@ -61,20 +60,7 @@ def _baselines_study():
     return Study('baselines-seg', 'the baselines of the paper, mIoU', get_preset('driving-seg'),
                  {k: v[k] for k in names}, reads={'crop': ('full','tile','resize')}, seeds=(0,))
 
-def _guidance_study():
-    same = dict(windows2=None, guide='same')
-    cases = {'guided': dict(windows='2x10', windows2='4x7'), 'same windows': dict(windows='2x10', **same),
-             'one window': dict(windows='1x14', **same)}
-    recipe = change(get_preset('flow-layered'), weights=str(shipped_models()['flow']), image_size=(192,320), motion=80.,
-                    images=800, valid_images=60, flip=.5, flip_y=.5, steps=400, lr=7e-4, warmup=30)
-    return Study('flow-guidance', "where frame 2 looks, the order of the paper's Table 3, EPE in pixels", recipe, cases)
-
-def _scratch_study():
-    cases = {'both': {}, 'match loss only': dict(relative=False), 'relative values only': dict(match=0.),
-             'neither': dict(relative=False, match=0.)}
-    return Study('flow-scratch', 'match loss and relative values, alone and together, EPE in pixels',
-                 get_preset('flow-layered'), cases, seeds=(0,))
-
+# %% ../nbs/19_studies.ipynb #5cf3cd46
 def _no_motion(folder, recipe, progress):
     "What a model scores that sees no motion anywhere"
     valid = recipe_data(recipe, 'valid')
@@ -85,10 +71,28 @@ def _no_motion(folder, recipe, progress):
         task.update(metrics, torch.zeros_like(batch['flow']), batch)
     return dict(no_motion=metrics.compute()['EPE'])
 
+def _guidance_study():
+    same = dict(windows2=None, guide='same')
+    cases = {'guided': dict(windows='2x10', windows2='4x7'), 'same windows': dict(windows='2x10', **same),
+             'one window': dict(windows='1x14', **same)}
+    start = change(get_preset('flow-layered-quiet'), image_size=(112,112), motion=40., windows='full', **same,
+                   steps=2000)
+    recipe = change(get_preset('flow-layered'), image_size=(320,512), motion=80., images=800, valid_images=60,
+                    flip=.5, flip_y=.5, steps=400, lr=7e-4, warmup=30)
+    return Study('flow-guidance', "where frame 2 looks, the order of the paper's Table 3, EPE in pixels", recipe, cases,
+                 start=start, after=_no_motion)
+
+def _scratch_study():
+    cases = {'both': {}, 'match loss only': dict(relative=False), 'relative values only': dict(match=0.),
+             'neither': dict(relative=False, match=0.)}
+    return Study('flow-scratch', 'match loss and relative values, alone and together, EPE in pixels',
+                 get_preset('flow-layered'), cases, seeds=(0,))
+
 def _quiet_study():
     return Study('flow-quiet', 'how far flow-layered-quiet comes from fresh weights, EPE in pixels',
                  get_preset('flow-layered-quiet'), {'quiet start': {}}, seeds=(0,), after=_no_motion)
 
+# %% ../nbs/19_studies.ipynb #905e736c
 studies = {s.name: s for s in (_windows_study('seg', 'depth', 'mIoU'), _windows_study('depth', 'seg', 'abs-rel'),
                                _baselines_study(), _guidance_study(), _scratch_study(), _quiet_study())}
 
