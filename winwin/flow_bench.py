@@ -88,8 +88,12 @@ def _flow_step(windows, **over):
         return step
     return case
 
+def _flow_steps(**over):
+    same = dict(windows2=None, guide='same')
+    return {'two windows, guided': _flow_step('2x10', **over), 'full': _flow_step('full', **over),
+            'same windows': _flow_step('2x10', **same, **over), 'one window': _flow_step('1x14', **same, **over)}
+
 register(Bench('train-flow', 'training step of flow-layered, 4 pairs of 256x160', memory=True,
-    cases={'two windows, guided': _flow_step('2x10'), 'full': _flow_step('full'),
-           'same windows': _flow_step('2x10', windows2=None, guide='same'),
-           'one window': _flow_step('1x14', windows2=None, guide='same')},
-    targets={'times faster than full': '>= 3'}));
+    cases=_flow_steps(), targets={'times faster than full': '>= 3'}))
+register(Bench('train-guidance', 'training step of the study flow-guidance, 4 pairs of 512x320', memory=True, rounds=3,
+    cases=_flow_steps(image_size=(320,512), motion=80.), targets={'times faster than full': '>= 3'}));
