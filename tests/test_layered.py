@@ -187,3 +187,18 @@ def test_light_and_noise():
 def test_it_can_be_drawn():
     axs = show_world(LayeredFlow(SIZE)[0])
     assert len(np.ravel(axs))==4 and [a.get_title() for a in np.ravel(axs)][1]=='image2'
+
+def test_patterns():
+    plain,same_as_plain = LayeredFlow(SIZE, seed=3)[1],LayeredFlow(SIZE, seed=3, patterns=())[1]
+    assert same(plain, same_as_plain)
+    stone = LayeredFlow(SIZE, seed=3, patterns='stone')
+    assert stone.patterns==('stone',) and not torch.equal(stone[1]['image'], plain['image'])
+    assert same(stone[1], LayeredFlow(SIZE, seed=3, patterns=['stone'])[1])
+    with pytest.raises(ValueError, match="no texture 'brick'; there are stone"): LayeredFlow(SIZE, patterns=['stone','brick'])
+    with pytest.raises(ValueError, match='give one'): LayeredFlow(SIZE, patterns='stone', textures='somewhere')
+
+def test_patterns_have_their_own_cache(tmp_path):
+    kept = [LayeredFlow(SIZE, seed=1, cache=tmp_path, **o) for o in ({}, dict(patterns='stone'), dict(patterns=('stone','tiles')))]
+    first = [o[0]['image'] for o in kept]
+    assert all(torch.equal(a, o[0]['image']) for a,o in zip(first, kept))
+    assert not torch.equal(first[0], first[1]) and len(list(tmp_path.iterdir()))==3

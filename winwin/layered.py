@@ -7,6 +7,7 @@ __all__ = ['Motion', 'make_motion', 'Shape', 'make_shape', 'Layer', 'make_layers
 
 # %% ../nbs/10f_layered.ipynb #517c3310
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 import numpy as np, torch, torch.nn.functional as F
 from torch import Tensor
@@ -149,6 +150,7 @@ def make_layers(
     scale:float=.1,            # Largest logarithm of magnification
     deform:float=.1,           # Largest local stretch by waves
     photos:Photos|None=None,   # Cut textures from these; drawn if none
+    patterns:Sequence[str]=(), # Draw only these of `TEXTURES`; none = all
     device='cpu',              # Where to draw
 )->list[Layer]:
     "Draw a background and things before it, the larger ones mostly at the back"
@@ -164,7 +166,8 @@ def make_layers(
         a = rng.uniform(-.05, .05) if shape is None else rng.uniform(-math.pi, math.pi)
         stick = torch.tensor([[math.cos(a),-math.sin(a)],[math.sin(a),math.cos(a)]], device=device)*rng.uniform(.8, 1)
         k = max(min(size)/160, 1)**rng.uniform()
-        tex = make_texture(rng, n, scale=k, device=device) if photos is None else photos.cut(rng, n, device)
+        kind = patterns[rng.integers(len(patterns))] if patterns else None
+        tex = make_texture(rng, n, kind, k, device) if photos is None else photos.cut(rng, n, device)
         out.append(Layer(tex, stick, m, shape, rim))
     return out
 

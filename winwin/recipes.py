@@ -66,6 +66,7 @@ class Recipe:
     quiet:bool=False                      # Blocks begin by adding nothing, see `quiet_start`
     flow_scale:float=1.                   # Pixels per unit of the head's flow
     mask:float=.9                         # Share of the tokens that pretraining hides
+    patterns:tuple[str,...]=()            # Textures of 'layered', such as stone pebbles; none = all of `TEXTURES`
     motion:float|None=None                # Largest motion of 'layered' in pixels; of 'driving', 1 = city traffic
     train:TrainConfig=field(default_factory=TrainConfig) # How to train
 
@@ -246,7 +247,8 @@ def _streets(r, train):
 # %% ../nbs/13a_recipes.ipynb #d960ac03
 _sources = {
     'driving': _streets,
-    'layered': lambda r,train: _world(LayeredFlow, r, train, max_motion=16. if r.motion is None else r.motion),
+    'layered': lambda r,train: _world(LayeredFlow, r, train, patterns=r.patterns,
+                                      max_motion=16. if r.motion is None else r.motion),
     'bdd100k': lambda r,train: BDD100K(r.root, 'train' if train else 'val'),
     'nyuv2': lambda r,train: NYUv2(r.root, 'train' if train else 'test', eigen=not train),
     'seg-folder': lambda r,train: SegFolder(r.root, *_in(r, 'labels'), _folder(r, train), names=r.classes or None,

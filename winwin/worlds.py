@@ -15,7 +15,7 @@ from .streets import STREET_CLASSES, make_street
 from .raycast import street_flow, _FAR
 from .paint import paint_street
 from .flow_pictures import flow_to_color
-from .textures import Photos
+from .textures import TEXTURES, Photos
 from .layered import layers_flow, make_layers, relight, render_layers
 
 # %% ../nbs/11_worlds.ipynb #35a1f942
@@ -169,6 +169,14 @@ def show_world(
     return axs
 
 # %% ../nbs/11_worlds.ipynb #d3faa7b2
+def _known_patterns(patterns, textures):
+    "Names of `TEXTURES` as a tuple, checked"
+    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
+    for p in patterns:
+        if p not in TEXTURES: raise ValueError(f'no texture {p!r}; there are {", ".join(TEXTURES)}')
+    if patterns and textures is not None: raise ValueError('patterns are drawn, textures cut from photographs; give one')
+    return patterns
+
 class LayeredFlow(_World):
     "Textured layers that move over each other: two frames with exact flow and occlusion"
     def __init__(self,
@@ -183,6 +191,7 @@ class LayeredFlow(_World):
         light:float=.1,                   # How much the light changes in the second frame
         noise:float=.01,                  # Standard deviation of the noise in both
         textures:str|Path|None=None,      # Folder of photographs to cut textures from; drawn if none
+        patterns:Sequence[str]=(),        # Draw only these of `TEXTURES`, such as those that do not repeat; none = all
         device:str='cpu',                 # Where to draw, and where the answers are
         cache:str|Path|None=None,         # Folder in which pairs are kept
     ):
@@ -190,7 +199,7 @@ class LayeredFlow(_World):
                           light=light, noise=noise)
         for (k,v),most in zip(self.knobs.items(), (1e4,45,.4,.3,1,1)):
             if not 0<=v<=most: raise ValueError(f'{k} {v} is outside [0,{most:g}]')
-        self.layers = _whole(layers, 'layers', 0)
+        self.layers,self.patterns = _whole(layers, 'layers', 0),_known_patterns(patterns, textures)
         if self.layers>254: raise ValueError(f'layers {layers} are too many; up to 254 can be told apart')
         self.photos = None if textures is None else Photos(textures, max(512, *(2*_whole(o, 'size', 8) for o in size)))
         super().__init__(size, length, seed, device, cache)
@@ -201,7 +210,8 @@ class LayeredFlow(_World):
     def _keys(self): return _PAIR
     def _what(self):
         files = None if self.photos is None else [(o.name,o.stat().st_size) for o in self.photos.files]
-        return 'layered',_VERSION,self.size,self.seed,self.layers,sorted(self.knobs.items()),files
+        what = 'layered',_VERSION,self.size,self.seed,self.layers,sorted(self.knobs.items()),files
+        return (*what,self.patterns) if self.patterns else what
     def _render(self, i): return _layered(self, i)
 
 # %% ../nbs/11_worlds.ipynb #516fb621
@@ -209,7 +219,8 @@ def _layered(world, i):
     "Pair `i` of `world`: every answer, on its device"
     rng,knobs = np.random.default_rng([world.seed, i, 2]),dict(world.knobs)
     light,noise = knobs.pop('light'),knobs.pop('noise')
-    layers = make_layers(rng, world.size, world.layers, photos=world.photos, device=world.device, **knobs)
+    layers = make_layers(rng, world.size, world.layers, photos=world.photos, patterns=world.patterns,
+                         device=world.device, **knobs)
     (img,ids),(img2,_) = (render_layers(layers, world.size, k) for k in (0,1))
     flow,visible = layers_flow(layers, ids)
     return dict(image=relight(img, rng, 0, noise), image2=relight(img2, rng, light, noise),
