@@ -89,8 +89,9 @@ def _scratch_study():
                  get_preset('flow-layered'), cases, seeds=(0,))
 
 def _quiet_study():
+    cases = {'quiet start': {}, 'stone and pebbles': dict(patterns=('stone','pebbles'), steps=4000)}
     return Study('flow-quiet', 'how far flow-layered-quiet comes from fresh weights, EPE in pixels',
-                 get_preset('flow-layered-quiet'), {'quiet start': {}}, seeds=(0,), after=_no_motion)
+                 get_preset('flow-layered-quiet'), cases, seeds=(0,), after=_no_motion)
 
 # %% ../nbs/19_studies.ipynb #905e736c
 studies = {s.name: s for s in (_windows_study('seg', 'depth', 'mIoU'), _windows_study('depth', 'seg', 'abs-rel'),
