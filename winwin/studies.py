@@ -93,9 +93,16 @@ def _quiet_study():
     return Study('flow-quiet', 'how far flow-layered-quiet comes from fresh weights, EPE in pixels',
                  get_preset('flow-layered-quiet'), cases, seeds=(0,), after=_no_motion)
 
+def _finish_study():
+    start = change(get_preset('flow-layered-quiet'), patterns=('stone','pebbles'), steps=4000)
+    recipe = change(start, steps=150, batch_size=4, lr=3e-4, warmup=10)
+    return Study('flow-finish', 'a last stretch of flow-quiet on full frames, EPE in pixels', recipe,
+                 {'full frames': dict(windows='full')}, seeds=(1,), start=start, after=_no_motion)
+
 # %% ../nbs/19_studies.ipynb #905e736c
 studies = {s.name: s for s in (_windows_study('seg', 'depth', 'mIoU'), _windows_study('depth', 'seg', 'abs-rel'),
-                               _baselines_study(), _guidance_study(), _scratch_study(), _quiet_study())}
+                               _baselines_study(), _guidance_study(), _scratch_study(), _quiet_study(),
+                               _finish_study())}
 
 def get_study(
     name:str, # One of `studies`

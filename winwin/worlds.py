@@ -174,7 +174,8 @@ def _known_patterns(patterns, textures):
     patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
     for p in patterns:
         if p not in TEXTURES: raise ValueError(f'no texture {p!r}; there are {", ".join(TEXTURES)}')
-    if patterns and textures is not None: raise ValueError('patterns are drawn, textures cut from photographs; give one')
+    if patterns and textures is not None:
+        raise ValueError('patterns are drawn, textures cut from photographs; give one')
     return patterns
 
 class LayeredFlow(_World):
