@@ -150,8 +150,9 @@ def peak_memory(
 )->dict[str,float]: # MB: 'before' the call, 'peak' of the process
     "Run one case in a fresh process and report its memory"
     home = next(iter(benches[name].cases.values())).__module__ # what registers the benchmark
+    here = 'import sys; sys.path = [o for o in sys.path if o]; ' # a folder here named winwin is not the package
     code = f'import {home}; from winwin.bench import _memory_child; _memory_child({name!r}, {case!r}, {device!r})'
-    p = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    p = subprocess.run([sys.executable, '-c', here + code], capture_output=True, text=True)
     if p.returncode: raise RuntimeError(f'memory run of {name}/{case} failed, code {p.returncode}:\n{p.stderr[-2000:]}')
     return json.loads(p.stdout.splitlines()[-1])
 

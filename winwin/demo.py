@@ -139,7 +139,8 @@ def _memory_child():
 
 def _memory(recipe, kinds, device):
     "Memory of one step per kind of windows, MB: 'before' it and at its 'peak'"
-    code = [sys.executable, '-c', 'from winwin.demo import _memory_child; _memory_child()']
+    here = 'import sys; sys.path = [o for o in sys.path if o]; ' # a folder here named winwin is not the package
+    code = [sys.executable, '-c', here + 'from winwin.demo import _memory_child; _memory_child()']
     pipes = dict.fromkeys(('stdin','stdout','stderr'), subprocess.PIPE)
     running = {k: subprocess.Popen(code, text=True, **pipes) for k in kinds}
     out = {}
