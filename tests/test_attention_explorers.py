@@ -1,17 +1,17 @@
 "The explorers of attention and temperature, driven from Python: right numbers, visible errors, no growth."
 import gc, json, re
 import pytest, torch
-from winwin.attention_explorer import AttentionExplorer
-from winwin.canvas import window_boxes
-from winwin.models import create_model
-from winwin.pretrained import load_model
-from winwin.shipped import shipped_model
-from winwin.snapshots import shown_parts
-from winwin.tasks import make_task
-from winwin.temperature import get_temperature, log_ratio, set_temperature
-from winwin.temperature_explorer import TemperatureExplorer
-from winwin.token_rows import token_panels
-from winwin.worlds import DrivingWorld
+from winwin.workbench.attention import AttentionExplorer
+from winwin.workbench.widgets import window_boxes
+from winwin.models.dense import create_model
+from winwin.models.hub import bundled_model, load_model
+from winwin.workbench.snapshots import shown_parts
+from winwin.tasks.registry import make_task
+from winwin.models.controls import get_temperature, set_temperature
+from winwin.temperature.theory import log_ratio
+from winwin.workbench.temperature import TemperatureExplorer
+from winwin.attention.token_maps import token_panels
+from winwin.worlds.datasets import DrivingWorld
 
 SMALL = dict(dim=64, depth=2, num_heads=2)
 IMG, IMG2 = (torch.rand(3,64,96, generator=torch.Generator().manual_seed(s)) for s in (0,1)) # 8x12 tokens
@@ -126,7 +126,7 @@ def test_state_and_files(ex, seg, tmp_path):
     state = json.loads(json.dumps(ex.state()))
     other = AttentionExplorer(seg, IMG, '2x3').set_state(state)
     assert other.state()==state and other.numbers()==ex.numbers()
-    with pytest.raises(ValueError, match='has no'): ex.set_state(dict(colour=1))
+    with pytest.raises(ValueError, match='no control'): ex.set_state(dict(colour=1))
     assert ex.save(tmp_path/'a.png').stat().st_size>1000 and 'self-probability' in ex.save(tmp_path/'a.html').read_text()
     assert {'image/png','application/vnd.jupyter.widget-view+json'}<=ex._repr_mimebundle_().keys()
 
@@ -145,12 +145,12 @@ def test_two_frames(flow):
     ex.close()
 
 def test_opens_without_arguments():
-    for e in (AttentionExplorer(), AttentionExplorer(shipped_model('flow'))):
+    for e in (AttentionExplorer(), AttentionExplorer(bundled_model('flow'))):
         assert e.error is None and e.numbers()
         e.close()
 
 def test_bad_arguments(seg):
-    for over,words in ((dict(layer='head'), 'no layer'), (dict(windows='2x99'), 'cannot fit'), (dict(device='tpu'), 'not there')):
+    for over,words in ((dict(layer='head'), 'no layer'), (dict(windows='2x99'), 'cannot fit'), (dict(device='tpu'), 'no device')):
         with pytest.raises(ValueError, match=words): AttentionExplorer(seg, IMG, **over)
     class Bare(torch.utils.data.Dataset): # answers of no kind
         def __len__(self): return 1
@@ -189,7 +189,7 @@ def test_the_slider_is_not_pulled_back(warm):
 
 def test_no_request_is_lost(warm):
     "The slider moves while an older request waits: what the reader did last counts"
-    import winwin.explorers as m
+    import winwin.workbench.explorer as m
     calls = []
     class Loop:
         def call_later(self, _, f): calls.append(f); return self
@@ -210,7 +210,7 @@ def test_saved_pages(ex, warm, tmp_path, kind):
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1])['shown']
     assert e.state()==before and e.numbers()==pytest.approx(shown) and e.error is None and len(page)<900_000
     assert [n for n,_ in e.steps()[1]]==data['names'] and {}in data['frames'] # one is what is shown now
-    i = next(i for i,o in enumerate(shown_parts(e.box)) if o is (ex.canvas['tau'] if kind=='attention' else warm.canvas['answer with tau']))
+    i = next(i for i,o in enumerate(shown_parts(e.box)) if o is (ex.canvas['tau'] if kind=='attention' else warm.canvas['prediction with tau']))
     assert all(str(i) in f for f in data['frames'] if f), 'every other step looks different'
 
 def test_the_answer_is_that_of_the_model(warm, seg):
@@ -220,7 +220,7 @@ def test_the_answer_is_that_of_the_model(warm, seg):
         old = set_temperature(seg, 1.5)
         sharp = seg(IMG[None])[0]
         set_temperature(seg, old)
-    torch.testing.assert_close(warm.read, sharp)
+    torch.testing.assert_close(warm.prediction, sharp)
     assert warm.numbers()['change']==pytest.approx((plain.argmax(1)!=sharp.argmax(1)).float().mean().item())
     warm.live.value = False
     warm.tau.value = 1.
@@ -251,7 +251,7 @@ def test_state_and_files_of_temperatures(warm, seg, tmp_path):
     assert other.state()==state and other.tau.value==1.3
     assert other.buttons[2].disabled # no answers, no sweep
     other.request(other.sweep)
-    assert 'no answers' in other.status.value
+    assert 'no targets' in other.status.value
     assert warm.save(tmp_path/'t.png').stat().st_size>1000
 
 def test_temperatures_of_two_frames(flow):
@@ -262,7 +262,7 @@ def test_temperatures_of_two_frames(flow):
     ex.layer.value = 'decoder.blocks.0.cross_attn'
     assert 'attends to itself' in ex.status.value
     ex.stat.value = 'entropy'
-    assert ex.error is None and ex.canvas['answer with tau'].image
+    assert ex.error is None and ex.canvas['prediction with tau'].image
     ex.close()
 
 # --- Both
@@ -275,7 +275,7 @@ def test_encoders_of_timm():
     assert ex.error is None and ex.numbers()['full: prefix']>0
     t = TemperatureExplorer(model, img, '2*2x2')
     t.tau.value = 1.4
-    assert t.error is None and t.exact and t.read is None and set(get_temperature(model).values())=={1.}
+    assert t.error is None and t.exact and t.prediction is None and set(get_temperature(model).values())=={1.}
 
 def kernel_bytes():
     "Memory of this process that is in use"

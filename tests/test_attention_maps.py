@@ -1,14 +1,18 @@
 "Maps and numbers of attention against brute force, for every kind of layer and model."
 import pytest, timm, torch
-from winwin.attention import self_probability
-from winwin.attention_maps import AttentionMaps, fit_image, tempered, usual_windows
-from winwin.backbones import timm_encoder
-from winwin.layer_curves import LayerCurves, answer_change, answer_picture, read_with, token_stats
-from winwin.layers import capture
-from winwin.models import create_model
-from winwin.temperature import get_temperature, set_temperature
-from winwin.token_rows import TokenRows, curve_map, layer_rows, mosaic, tau_curve, token_panels
-from winwin.windows import Windows, sample_windows
+from winwin.attention.statistics import self_probability
+from winwin.windows.schemes import usual_windows
+from winwin.data.images import fit_image
+from winwin.models.controls import tempered
+from winwin.attention.recorder import AttentionRecorder
+from winwin.models.backbones import timm_encoder
+from winwin.attention.token_maps import LayerCurves, prediction_change, prediction_picture, read_with, token_stats
+from winwin.models.controls import capture
+from winwin.models.dense import create_model
+from winwin.models.controls import get_temperature, set_temperature
+from winwin.attention.token_maps import TokenRows, curve_map, layer_rows, mosaic, tau_curve, token_panels
+from winwin.windows.layout import Windows
+from winwin.windows.sampling import sample_windows
 
 RNG = torch.Generator().manual_seed(0)
 SMALL = dict(dim=64, depth=2, num_heads=2)
@@ -28,7 +32,7 @@ def flow():
 @pytest.mark.parametrize('head', [None, 1])
 def test_rows_and_numbers_are_those_of_the_matrix(seg, view, head):
     w = sample_windows((8,12), [(3,4),(4,3)], generator=torch.Generator().manual_seed(1))
-    maps = AttentionMaps(seg, IMG, w)
+    maps = AttentionRecorder(seg, IMG, w)
     maps.set_taus(dict.fromkeys(maps.layers, 1.4))
     name, tau, ids = 'encoder.blocks.1.attn', 1.7, w.index()[0]
     tokens = ids[[2,14]].tolist()
@@ -58,7 +62,7 @@ def test_rows_and_numbers_are_those_of_the_matrix(seg, view, head):
 @pytest.mark.parametrize('kind', ['encoder', 'decoder', 'cross'])
 def test_every_kind_of_a_flow_model(flow, kind):
     w = tuple(sample_windows((8,12), [(3,3)]*2, generator=torch.Generator().manual_seed(s)) for s in (1,2))
-    maps = AttentionMaps(flow, (IMG,IMG2), w)
+    maps = AttentionRecorder(flow, (IMG,IMG2), w)
     name = [n for n,k in maps.kinds.items() if k==kind][-1]
     token = w[0].index()[0,4].item()
     panels = token_panels(maps, name, token, 1.3)
@@ -78,7 +82,7 @@ def test_every_kind_of_a_flow_model(flow, kind):
 def test_timm_models_with_prefix_tokens(name):
     torch.manual_seed(0)
     model = timm.create_model(name, num_classes=0, dynamic_img_size=True, depth=2, img_size=112 if 'patch14' in name else 64).eval()
-    maps = AttentionMaps(model, torch.rand(3,112,112, generator=RNG), '2*3x3')
+    maps = AttentionRecorder(model, torch.rand(3,112,112, generator=RNG), '2*3x3')
     layer = list(maps.layers)[-1]
     token = maps.windows[0].index()[0,4].item()
     panels = token_panels(maps, layer, token)
@@ -89,13 +93,13 @@ def test_timm_models_with_prefix_tokens(name):
         assert sum(n[k] for k in ('own window','other windows','elsewhere','prefix'))==pytest.approx(1, abs=1e-4)
     assert panels['full'][1]['self-probability']==pytest.approx(
         self_probability(look.q, look.k)[0,:,token+look.prefix].mean().item(), rel=1e-4)
-    encoder = AttentionMaps(timm_encoder(name, depth=2), torch.rand(3,112,112, generator=RNG))
+    encoder = AttentionRecorder(timm_encoder(name, depth=2), torch.rand(3,112,112, generator=RNG))
     assert encoder.look(list(encoder.layers)[0], 'windows').prefix==look.prefix
 
 def test_the_model_keeps_its_temperatures_and_mode(seg):
     old = set_temperature(seg, torch.tensor([1.2,.9]))
     seg.train()
-    maps = AttentionMaps(seg, IMG, '2x3')
+    maps = AttentionRecorder(seg, IMG, '2x3')
     for v in ('windows','full','tau'): maps.look('encoder.blocks.1.attn', v)
     LayerCurves(maps, samples=4)
     read_with(maps, dict.fromkeys(maps.layers, 1.5), [0])
@@ -104,7 +108,7 @@ def test_the_model_keeps_its_temperatures_and_mode(seg):
     seg.eval()
 
 def test_an_error_in_the_model_leaves_it_as_it_was(seg):
-    maps = AttentionMaps(seg, IMG, '2x3')
+    maps = AttentionRecorder(seg, IMG, '2x3')
     set_temperature(seg, 1.5)
     def fail(look): raise RuntimeError('no')
     with pytest.raises(RuntimeError): maps.visit(fail)
@@ -113,8 +117,8 @@ def test_an_error_in_the_model_leaves_it_as_it_was(seg):
     set_temperature(seg, 1.)
 
 def test_memory_is_bounded(seg):
-    one = AttentionMaps(seg, IMG, '2x3').look('encoder.blocks.0.attn').nbytes
-    maps = AttentionMaps(seg, IMG, '2x3', memory=3*one)
+    one = AttentionRecorder(seg, IMG, '2x3').look('encoder.blocks.0.attn').nbytes
+    maps = AttentionRecorder(seg, IMG, '2x3', memory=3*one)
     for _ in range(3):
         for v in ('windows','full'):
             for n in maps.layers: assert maps.look(n, v).name==n
@@ -124,7 +128,7 @@ def test_memory_is_bounded(seg):
     assert list(rows)==list(maps.layers)
 
 def test_new_windows_and_temperatures_are_recorded_again(seg):
-    maps = AttentionMaps(seg, IMG, '2x3')
+    maps = AttentionRecorder(seg, IMG, '2x3')
     n = 'encoder.blocks.1.attn'
     full, first = maps.look(n), maps.look(n, 'windows')
     assert maps.look(n, 'tau') is full # no temperature, the same look
@@ -134,7 +138,7 @@ def test_new_windows_and_temperatures_are_recorded_again(seg):
     assert maps.look(n, 'windows') is not first and maps.look(n, 'windows').windows.num_tokens==32 and maps.look(n) is full
 
 def test_self_probability_of_all_tokens(seg):
-    maps = AttentionMaps(seg, IMG, '2x3')
+    maps = AttentionRecorder(seg, IMG, '2x3')
     for view in ('windows','full'):
         look = maps.look('encoder.blocks.1.attn', view)
         curve = tau_curve(look)
@@ -143,7 +147,7 @@ def test_self_probability_of_all_tokens(seg):
             torch.testing.assert_close(curve_map(look, curve, t), want, equal_nan=True, atol=1e-6, rtol=1e-3)
 
 def test_layer_curves_and_one_pass_agree(seg):
-    maps = AttentionMaps(seg, IMG, '2x3')
+    maps = AttentionRecorder(seg, IMG, '2x3')
     lc = LayerCurves(maps, samples=7)
     taus = {n: torch.tensor([1.2,.8]) if '0' in n else 1. for n in maps.layers}
     out, stats = read_with(maps, taus, lc.tokens)
@@ -153,9 +157,20 @@ def test_layer_curves_and_one_pass_agree(seg):
     torch.testing.assert_close(token_stats(look, lc.tokens, 1.3)['self'], self_probability(look.q, look.k, 1.3)[0][:,lc.tokens])
     with tempered(seg, taus), torch.no_grad(): want = seg(IMG[None])[0]
     torch.testing.assert_close(out, want)
-    assert answer_picture(seg, out).shape==(64,96,3) and answer_change(seg, out, out)[0]==0
-    same = LayerCurves(AttentionMaps(seg, IMG, 'full'), samples=7)
+    assert prediction_picture(seg, out).shape==(64,96,3) and prediction_change(seg, out, out)[0]==0
+    same = LayerCurves(AttentionRecorder(seg, IMG, 'full'), samples=7)
     assert same.gap(1.)==pytest.approx(0, abs=1e-6)
+
+def test_depth_predictions_are_log_depth():
+    import matplotlib
+    model = create_model('winwin_depth_micro', depth=4, dim=32, num_heads=2)
+    old = torch.tensor([[[[1.,4.],[2.,8.]]]]).log() # metres
+    change, text = prediction_change(model, old, (old.exp()*1.5).log())
+    assert change==pytest.approx(.5, abs=1e-5) and text=='50.0% apart on average'
+    want = matplotlib.colormaps['magma_r'](old[0,0].exp().numpy()/8, bytes=True)[...,:3]
+    assert (prediction_picture(model, old)==want).all()
+    far = matplotlib.colormaps['magma_r'](old[0,0].exp().numpy()/16, bytes=True)[...,:3]
+    assert (prediction_picture(model, old, torch.tensor(16.).log().item())==far).all() # scale in the units of the output
 
 def test_mosaic():
     maps = [torch.rand(3,5,9, generator=RNG) for _ in range(4)]
@@ -169,18 +184,18 @@ def test_mosaic():
     (dict(windows=Windows.full((3,3))), 'grid'), (dict(img=(IMG,IMG2)), 'one image'), (dict(img=torch.rand(3)), 'no image'),
     (dict(img='nowhere.png'), 'no file')])
 def test_bad_input(seg, bad, words):
-    with pytest.raises((ValueError,FileNotFoundError), match=words): AttentionMaps(seg, **dict(img=IMG)|bad)
+    with pytest.raises((ValueError,FileNotFoundError), match=words): AttentionRecorder(seg, **dict(img=IMG)|bad)
 
 def test_bad_questions(seg, flow):
-    maps = AttentionMaps(seg, IMG, '2x3')
+    maps = AttentionRecorder(seg, IMG, '2x3')
     for ask,words in ((lambda: maps.look('head'), 'no layer'), (lambda: maps.look(list(maps.layers)[0], 'half'), 'unknown'),
                       (lambda: TokenRows(maps.look(list(maps.layers)[0]), 96), 'not seen'),
                       (lambda: TokenRows(maps.look(list(maps.layers)[0]), []), 'no token')):
         with pytest.raises(ValueError, match=words): ask()
-    with pytest.raises(ValueError, match='pair'): AttentionMaps(flow, IMG)
-    with pytest.raises(ValueError, match='different sizes'): AttentionMaps(flow, (IMG,IMG2[:,:32]))
+    with pytest.raises(ValueError, match='pair'): AttentionRecorder(flow, IMG)
+    with pytest.raises(ValueError, match='different sizes'): AttentionRecorder(flow, (IMG,IMG2[:,:32]))
     local = create_model('winwin_seg_micro', num_classes=5, local_window=3, global_blocks=[1], **SMALL)
-    maps = AttentionMaps(local, IMG, '2x3')
+    maps = AttentionRecorder(local, IMG, '2x3')
     with pytest.raises(ValueError, match='local'): maps.look('encoder.blocks.0.attn')
     assert maps.look('encoder.blocks.1.attn').heads==2
 

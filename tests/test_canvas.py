@@ -5,8 +5,9 @@ import numpy as np, pytest, torch, traitlets
 from PIL import Image
 
 from conftest import ROOT
-from winwin.canvas import WINDOW_COLORS, TokenCanvas, boxes_windows, draw_canvas, heat_bytes, image_bytes, lut_bytes, window_boxes
-from winwin.windows import sample_windows
+from winwin.data.pictures import heat_bytes
+from winwin.workbench.widgets import TokenCanvas, WINDOW_COLORS, boxes_windows, draw_canvas, image_bytes, lut_bytes, window_boxes
+from winwin.windows.sampling import sample_windows
 
 STATIC = ROOT/'winwin'/'static'
 

@@ -22,7 +22,7 @@ def test_every_option_is_explained():
     _, out, _ = winwin('bench', '--help')
     for words in ('Benchmarks to run', 'Print JSON', 'Where to run', 'How often each contestant', 'Measure peak memory'): assert words in out
 
-@pytest.mark.parametrize('args,hint', [(('bench', '--jsn'), '--json'), (('bench', 'encodr'), 'choose from encoder'), (('doktor',), 'doctor'),
+@pytest.mark.parametrize('args,hint', [(('bench', '--jsn'), '--json'), (('bench', 'encodr'), 'did you mean encoder'), (('doktor',), 'doctor'),
     (('train', 'driving-seg', '--windws', '2x11'), '--windows'), (('train', 'driving-sg'), 'driving-seg'), (('predict', 'a', 'b'), '--out')])
 def test_a_slip_gets_the_right_name(args, hint):
     code, out, err = winwin(*args)
@@ -106,7 +106,7 @@ def test_eval_agrees_with_the_log(call, trained):
 
 def test_predict_a_file_and_a_folder(call, trained, tmp_path):
     from torchvision.utils import save_image
-    from winwin.worlds import DrivingWorld
+    from winwin.worlds.datasets import DrivingWorld
     (tmp_path/'in/deep').mkdir(parents=True)
     img = DrivingWorld((70,90), length=1)[0]['image'] # no multiple of the patch
     for name in ('a.png', 'deep/b.png'): save_image(img, tmp_path/'in'/name)
@@ -140,7 +140,7 @@ def test_studies_are_listed(call):
     assert code==0 and 'windows-seg' in out and 'two windows' in out
 
 def test_flow_from_training_to_files(call, tmp_path):
-    "Train on pairs, go on from pretraining, score and predict, all from the shell"
+    "Train on pairs, continue from pretraining, score and predict, all from the shell"
     small = ['--image-size','64','96', '--images','4', '--valid-images','2', '--batch-size','2', '--steps','2', '--root', str(tmp_path/'pairs')]
     code, out, _ = call('train', 'pretrain-driving', *small, '--out', str(tmp_path/'pre'))
     assert code == 0 and 'mean squared error of hidden patches' in out and '--weights' in out

@@ -3,12 +3,13 @@ import pytest, torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from winwin.backbones import timm_encoder
-from winwin.cost import flops, memory, plan, trace_cost
-from winwin.models import create_model
-from winwin.schemes import parse_scheme
-from winwin.vit import ViT
-from winwin.windows import Windows, sample_windows
+from winwin.models.backbones import timm_encoder
+from winwin.bench.cost import flops, memory, plan, trace_cost
+from winwin.models.dense import create_model
+from winwin.windows.schemes import parse_scheme
+from winwin.models.vit import ViT
+from winwin.windows.layout import Windows
+from winwin.windows.sampling import sample_windows
 
 small = dict(dim=64, depth=4, num_heads=4)
 MODELS = {

@@ -4,13 +4,14 @@ import h5py, numpy as np, pytest, scipy.io, torch
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
-from winwin import augment, datasets
-from winwin.datasets import Augment, BDD100K, DepthFolder, NYUv2, SegFolder, fit_to_patches, resize_item
-from winwin.files import find_files, read_depth, read_image, read_labels
-from winwin.losses import depth_loss
-from winwin.metrics import DepthMetrics
-from winwin.windows import Windows
-from winwin.worlds import DrivingWorld
+from winwin.data import augment, benchmarks as datasets
+from winwin.data.folders import DepthFolder, SegFolder
+from winwin.data.benchmarks import BDD100K, NYUv2
+from winwin.data.augment import Augment, fit_to_patches, resize_item
+from winwin.data.images import find_files, read_depth, read_image, read_labels
+from winwin.tasks.depth import DepthMetrics, depth_loss
+from winwin.windows.layout import Windows
+from winwin.worlds.datasets import DrivingWorld
 
 H,W = 32,48
 rs = np.random.RandomState(0)
@@ -125,7 +126,8 @@ def test_class_names_and_counts(seg):
     assert SegFolder(seg, names=list('vwxyz')).num_classes==5
     with pytest.raises(ValueError, match='2 names for num_classes=3'): SegFolder(seg, num_classes=3, names='ab')
     with pytest.raises(ValueError, match='outside 1..255'): SegFolder(seg, num_classes=256)
-    assert len({tuple(c) for c in datasets._palette(255)})==255
+    from winwin.data.pictures import class_palette
+    assert len({tuple(c) for c in class_palette(255)})==255
 
 # What is wrong with a folder
 
@@ -192,11 +194,6 @@ def test_find_files(tmp_path):
     for n in ('x/b_id.png','a_id.PNG','a_color.png','.c_id.png','d_id.npy'): (tmp_path/n).parent.mkdir(exist_ok=True); (tmp_path/n).touch()
     assert {k: v.name for k,v in find_files(tmp_path, ['.png'], '_id').items()}=={'a': 'a_id.PNG', 'x/b': 'b_id.png'}
     with pytest.raises(FileNotFoundError, match=r'no \*_z\.png under'): find_files(tmp_path, ['.png'], '_z')
-
-def test_parts_are_offered_with_the_datasets():
-    from winwin import files
-    assert datasets.Augment is augment.Augment and datasets.FileDataset is files.FileDataset is SegFolder.__base__
-    assert datasets.fit_to_patches is augment.fit_to_patches and datasets.resize_item is augment.resize_item
 
 # Depth
 

@@ -4,15 +4,18 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 import ipywidgets, matplotlib.pyplot as plt, pytest, torch
 
-from winwin.canvas import TokenCanvas, boxes_windows, draw_canvas
-from winwin.explorers import Explorer, Latest, list_devices
-from winwin.guidance_explorer import GuidanceExplorer, guide_once
-from winwin.models import create_model
-from winwin.schemes import parse_scheme
-from winwin.snapshots import shown_parts
-from winwin.window_explorer import WindowExplorer, scheme_coverage, scheme_of, window_facts
-from winwin.windows import sample_windows
-from winwin.worlds import DrivingWorld, LayeredFlow
+from winwin.workbench.widgets import TokenCanvas, boxes_windows, draw_canvas
+from winwin.machine import list_devices
+from winwin.workbench.explorer import Explorer, Latest
+from winwin.windows.guidance import guide_once
+from winwin.workbench.guidance import GuidanceExplorer
+from winwin.models.dense import create_model
+from winwin.windows.schemes import parse_scheme
+from winwin.workbench.snapshots import shown_parts
+from winwin.windows.schemes import scheme_coverage, scheme_of
+from winwin.workbench.windows import WindowExplorer, window_facts
+from winwin.windows.sampling import sample_windows
+from winwin.worlds.datasets import DrivingWorld, LayeredFlow
 
 IMG = DrivingWorld((96,160))[0]['image']
 PAIR = LayeredFlow((96,160), max_motion=30)[0]
@@ -47,7 +50,7 @@ def drive(steps, seconds=.3):
     log = []
     async def main():
         loop, latest = asyncio.get_running_loop(), Latest(lambda: log.append('busy'), lambda e: log.append(('done', e)))
-        import winwin.explorers as m
+        import winwin.workbench.explorer as m
         old, m._browser_loop = m._browser_loop, lambda: loop
         try:
             await steps(latest, log)
@@ -95,7 +98,7 @@ def test_work_may_ask_for_work():
 
 def test_the_page_is_there_before_the_first_result(monkeypatch):
     "In a live notebook; nobody who asks for a result gets one that is not there"
-    monkeypatch.setattr('winwin.explorers._live', lambda: True)
+    monkeypatch.setattr('winwin.workbench.explorer._live', lambda: True)
     shown = []
     def display(data, raw, display_id):
         shown.append((data, ex.status.value, bool(ex.canvas.image)))
@@ -112,7 +115,7 @@ def test_the_page_is_there_before_the_first_result(monkeypatch):
 def test_cells_and_the_browser_in_different_threads():
     "JupyterLab 4.4 and later handles messages of widgets in a thread of their own"
     import random, threading, time
-    import winwin.explorers as m
+    import winwin.workbench.explorer as m
     log, running, both = [], [], []
     latest = Latest(finished=lambda e: log.append(e))
     def work(): running.append(1); both.append(len(running)); time.sleep(random.random()/500); running.pop()
@@ -142,7 +145,7 @@ def test_state_round_trip_and_refusals():
     ex.set_state(dict(x=7, name='b'))
     state = json.loads(json.dumps(ex.state()))
     assert Double().set_state(state).state()==state==dict(x=7, name='b')
-    for bad,words in ((dict(y=1), "has no 'y'"), (dict(x=99), 'out of range'), (dict(name='c', x='many'), 'does not fit'), (dict(x=13), 'luck')):
+    for bad,words in ((dict(y=1), "no control 'y'"), (dict(x=99), 'out of range'), (dict(name='c', x='many'), 'does not fit'), (dict(x=13), 'luck')):
         with pytest.raises(ValueError, match=words): ex.set_state(bad)
         if 'luck' not in words: assert ex.state()==state
     before = ex.runs
@@ -151,7 +154,7 @@ def test_state_round_trip_and_refusals():
 
 def test_unknown_device():
     assert 'cpu' in list_devices()
-    with pytest.raises(ValueError, match='is not there'): Explorer('abacus')
+    with pytest.raises(ValueError, match='no device'): Explorer('abacus')
 
 def test_an_error_at_the_start_is_raised():
     with pytest.raises(ValueError, match='cannot fit'): WindowExplorer(IMG, '9x9', MODEL, patch=8)
@@ -233,8 +236,7 @@ def test_time_is_by_operations_until_it_is_measured(windows):
 
 def test_seconds_from_operations():
     "Attention is slower here: of the operations, its part takes longer"
-    from winwin.cost import trace_cost
-    from winwin.speed import Speed, measure_speed, step_seconds
+    from winwin.bench.cost import Speed, measure_speed, step_seconds, trace_cost
     c = trace_cost(MODEL, (12,20))
     attention = c.attention*7/2
     assert step_seconds(c, Speed(1e9, 1e8))==pytest.approx((c.forward+c.backward-attention)/1e9 + attention/1e8)

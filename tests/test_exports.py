@@ -2,7 +2,7 @@
 import subprocess, sys
 import pytest, torch
 from winwin import create_model, export_model, get_temperature, save_model, set_temperature
-from winwin.exports import Exported, _whole_size
+from winwin.inference.export import Exported, _whole_size
 
 micro = dict(dim=48, depth=2, num_heads=2)
 deep = dict(dim=48, depth=4, num_heads=2)
@@ -106,7 +106,7 @@ def test_missing_package(tmp_path, monkeypatch):
     with pytest.raises(ImportError, match=r'winwin\[export\]'): export_model(model, tmp_path/'m.onnx', size=(32,32))
 
 def test_import_is_light():
-    code = 'import sys, winwin.exports; assert not {"onnx","onnxruntime","onnxscript"} & {*sys.modules}'
+    code = 'import sys, winwin.inference.export; assert not {"onnx","onnxruntime","onnxscript"} & {*sys.modules}'
     subprocess.run([sys.executable, '-c', code], check=True)
 
 def test_command(tmp_path):

@@ -1,10 +1,9 @@
 "Augmentation of pairs: the flow stays right, whatever is drawn."
 import pytest, torch
 from torch.utils.data import DataLoader
-from winwin.augment import fit_to_patches, resize_flow, resize_item
-from winwin.flow_augment import FlowAugment
-from winwin.flow_pictures import warp
-from winwin.worlds import DrivingWorld, LayeredFlow
+from winwin.data.augment import FlowAugment, fit_to_patches, resize_flow, resize_item
+from winwin.data.pictures import warp
+from winwin.worlds.datasets import DrivingWorld, LayeredFlow
 
 STILL = dict(scale_p=0, stretch_p=0, flip=0, flip_y=0, jitter_p=0, erase=0)
 def gen(seed=0): return torch.Generator().manual_seed(seed)

@@ -3,8 +3,9 @@ import pickle, shutil
 import numpy as np, pytest, torch
 from PIL import Image
 from torch.utils.data import DataLoader
-from winwin.flow_datasets import KITTI, FlowFolder, FlowPairs, FlyingChairs, FlyingThings3D, Sintel, Spring, TartanAir
-from winwin.flow_files import write_flow
+from winwin.data.folders import FlowFolder, FlowPairs
+from winwin.data.benchmarks import FlyingChairs, FlyingThings3D, KITTI, Sintel, Spring, TartanAir
+from winwin.data.flow_files import write_flow
 
 H,W = 6,10
 made = {} # path -> what was written: an image (H,W,3), or (flow, valid)

@@ -3,8 +3,8 @@ import itertools, os, re, struct, threading, tracemalloc, zlib
 import h5py, numpy as np, pytest, torch, torchvision
 from hypothesis import given, settings, strategies as st
 from PIL import Image
-from winwin import flow_files
-from winwin.flow_files import read_flow, write_flow
+from winwin.data import flow_files
+from winwin.data.flow_files import read_flow, write_flow
 
 KINDS = '.flo','.pfm','.png','.flo5','.npy'
 EXACT = '.flo','.pfm','.flo5','.npy'
@@ -322,7 +322,7 @@ def test_pfm_of_colours(tmp_path):
 @pytest.mark.parametrize('change,words', [
     (dict(bits=8), '8 bits, RGB'), (dict(color=0), '16 bits, grey;'), (dict(color=6), 'RGB and alpha'),
     (dict(color=4), 'grey and alpha'), (dict(bits=8, color=3), 'palette'), (dict(color=9), 'unknown'),
-    (dict(interlace=1), 'interlaced'), (dict(packing=3), 'interlaced or packed'), (dict(W=0), '1 to 1000000'),
+    (dict(interlace=1), 'interlaced'), (dict(packing=3), 'interlaced or compressed'), (dict(W=0), '1 to 1000000'),
     (dict(H=0), '1 to 1000000'), (dict(W=9), 'do not match'), (dict(H=6), 'do not match'), (dict(H=4), 'do not match'),
     (dict(W=2**31, H=2**31), '1 to 1000000'), (dict(W=10**6, H=10**6), 'do not match')])
 def test_png_headers(tmp_path, change, words):
@@ -479,7 +479,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, kind, monkeypatch):
     flow,valid = field(png=True)
     write_flow(p := tmp_path/f'a{kind}', flow, valid)
     def full(*args): raise OSError(28, 'No space left on device')
-    monkeypatch.setattr(flow_files.os, 'replace', full)
+    monkeypatch.setattr(os, 'replace', full)
     with pytest.raises(OSError, match='No space'): write_flow(p, flow*0, valid)
     assert same(p, flow, valid) and list(tmp_path.iterdir())==[p]
 

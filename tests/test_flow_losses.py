@@ -4,9 +4,10 @@ import numpy as np
 import pytest, torch
 import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
-from winwin.flow_losses import FLOW_CHANNELS, flow_loss, flow_uncertainty, laplacian_loss, match_loss, match_targets
-from winwin.heads import LinearHead
-from winwin.windows import Windows, crop_windows, sample_windows
+from winwin.tasks.flow_scoring import FLOW_CHANNELS, flow_loss, flow_uncertainty, laplacian_loss, match_loss, match_targets
+from winwin.models.heads import LinearHead
+from winwin.windows.layout import Windows, crop_windows
+from winwin.windows.sampling import sample_windows
 
 P,GRID = 4,(5,7)
 KINDS = tuple(FLOW_CHANNELS)

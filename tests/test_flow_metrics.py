@@ -4,7 +4,7 @@ import numpy as np
 import pytest, torch
 from hypothesis import given, settings, strategies as st
 from conftest import ROOT
-from winwin.flow_metrics import FLOW_SCORES, FlowMetrics
+from winwin.tasks.flow_scoring import FLOW_SCORES, FlowMetrics
 
 def seeded(seed=0): return torch.Generator().manual_seed(seed)
 def same(a, b, tol=1e-9):
@@ -174,7 +174,7 @@ def test_refuses_settings():
 
 SCRIPT = '''
 import json, torch, torch.distributed as dist
-from winwin.flow_metrics import FlowMetrics
+from winwin.tasks.flow_scoring import FlowMetrics
 dist.init_process_group('gloo')
 rank = dist.get_rank()
 batch = torch.load({data!r}, weights_only=True)

@@ -1,11 +1,12 @@
 "The model of two frames: the released numbers, windows of either frame in any order, gradients, saving."
 import pytest, torch
 from test_croco import error, expected, files, plain # fixtures among them
-from winwin.croco import load_croco
-from winwin.decoder import Decoder
-from winwin.models import create_model
-from winwin.pretrained import load_model, save_model
-from winwin.windows import Windows, sample_windows
+from winwin.models.croco import load_croco
+from winwin.models.vit import Decoder
+from winwin.models.dense import create_model
+from winwin.models.hub import load_model, save_model
+from winwin.windows.layout import Windows
+from winwin.windows.sampling import sample_windows
 
 def seeded(n=0): return torch.Generator().manual_seed(n)
 

@@ -7,9 +7,10 @@ import pytest, torch
 from hypothesis import given, settings, strategies as st
 from scipy.ndimage import map_coordinates
 from torchvision.utils import flow_to_image
-from winwin.flow_metrics import FlowMetrics
-from winwin.flow_pictures import ERROR_STEPS, flow_error_map, flow_to_color, flow_wheel, show_arrows, show_flow, show_flow_error, show_warp, show_wheel, warp
-from winwin.worlds import DrivingWorld
+from winwin.tasks.flow_scoring import FlowMetrics
+from winwin.data.pictures import (ERROR_STEPS, flow_error_map, flow_to_color, flow_wheel, show_arrows, show_flow, show_flow_error, show_warp,
+                                  show_wheel, warp)
+from winwin.worlds.datasets import DrivingWorld
 
 def seeded(seed=0): return torch.Generator().manual_seed(seed)
 @pytest.fixture(autouse=True)

@@ -2,8 +2,9 @@
 import math, warnings, zipfile
 import numpy as np, pytest, torch, torch.nn as nn, torch.nn.functional as F
 from PIL import Image
-from winwin import (FlowFolder, FlowPrediction, FlowPredictor, Predictor, create_model, flow_to_color, flow_uncertainty, flow_weights, predict_flow,
-                    read_flow, save_model, submission_files, tile_offsets, write_submission)
+from winwin import FlowFolder, Predictor, create_model, flow_to_color, read_flow, save_model
+from winwin.tasks import flow_uncertainty
+from winwin.inference import FlowPrediction, FlowPredictor, flow_weights, predict_flow, submission_files, tile_offsets, write_submission
 
 @pytest.fixture(scope='module')
 def model():
@@ -258,7 +259,7 @@ def test_nothing_is_replaced_by_accident(tmp_path):
     with pytest.raises(ValueError, match='choose from flow, color, uncertainty'): p.save(tmp_path, 'map', name='b')
     with pytest.raises(ValueError, match='use one of .flo'): p.save(tmp_path, name='b', format='jpg')
     bare = FlowPredictor(ByColour(2))(photo(), photo(seed=1))
-    with pytest.raises(ValueError, match='knows no uncertainty'): bare.save(tmp_path, 'uncertainty', name='b')
+    with pytest.raises(ValueError, match='predicts no uncertainty'): bare.save(tmp_path, 'uncertainty', name='b')
 
 @pytest.mark.parametrize('channels', [2, 3])
 def test_pictures(channels):
@@ -314,7 +315,7 @@ def test_too_few_frames(tmp_path):
     (tmp_path/'empty').mkdir()
     with pytest.raises(FileNotFoundError, match='nothing in it'): p.folder(tmp_path/'empty', tmp_path/'out')
     with pytest.raises(ValueError, match='would be read as images the next time'): p.folder(film(tmp_path/'v', ['1','2']), tmp_path/'v')
-    with pytest.raises(ValueError, match='knows no uncertainty'): FlowPredictor(ByColour(2)).folder(tmp_path/'v', tmp_path/'out', kinds='uncertainty')
+    with pytest.raises(ValueError, match='predicts no uncertainty'): FlowPredictor(ByColour(2)).folder(tmp_path/'v', tmp_path/'out', kinds='uncertainty')
 
 def test_what_cannot_be_read_is_listed_and_the_run_resumed(tmp_path):
     src,p = film(tmp_path/'in', ['1','2','3','4','5','6']),FlowPredictor(ByColour())
@@ -413,7 +414,7 @@ def test_a_failed_pair_gives_no_archive(tmp_path):
     assert len(r.failed)==2 and 'not finite' in str(r)
 
 def test_unknown_submissions(tmp_path):
-    for bad,text in (('kitti','use kitti2015 or kitti2012'), ('sintell','use sintel'), ('x','use sintel or kitti2015 or kitti2012 or spring')):
+    for bad,text in (('kitti','did you mean kitti2015 or kitti2012'), ('sintell','did you mean sintel'), ('x','[Tt]here are sintel, kitti2015, kitti2012, spring')):
         with pytest.raises(ValueError, match=text): submission_files(bad, tmp_path)
     with pytest.raises(FileNotFoundError, match='there is no folder'): submission_files('spring', tmp_path)
 
@@ -456,7 +457,7 @@ def test_command_on_folders(call, runs, tmp_path):
     code,out,err = call(runs/'flow', src, '-o', tmp_path/'out', '--largest', 'all')
     assert code==0 and '4 files written' in out and made(tmp_path/'out')==['color/1.png','color/2.png','flow/1.flo','flow/2.flo'], err
     code,out,_ = call(runs/'flow', src, '-o', tmp_path/'out')
-    assert code==0 and '0 files written' in out and '2 pairs were done before' in out
+    assert code==0 and '0 files written' in out and '2 pairs already done' in out
     code,out,err = call(runs/'flow', src, film(tmp_path/'second', ['1','2','3']), '-o', tmp_path/'two', '--kinds', 'color', '--largest', 20)
     assert code==0 and made(tmp_path/'two')==[f'color/{i}.png' for i in (1,2,3)], err
     (src/'3.png').write_bytes(b'no image')
@@ -467,7 +468,7 @@ def test_command_on_folders(call, runs, tmp_path):
 
 @pytest.mark.parametrize('kind', NAMES)
 def test_command_for_submissions(call, runs, kind, tmp_path, monkeypatch):
-    from winwin import KITTI, Sintel, Spring
+    from winwin.data import KITTI, Sintel, Spring
     make,names = NAMES[kind]
     root = make(tmp_path/'data')
     code,_,err = call(runs/'flow', root, '-o', tmp_path/'out', '--submission', kind)
@@ -479,10 +480,10 @@ def test_command_for_submissions(call, runs, kind, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('words,text', [
     (('flow','in/1.png'), '1.png is one frame; give the second one too'), (('flow','in/1.png','wide.png'), 'both need one size'), (('flow','in/1.png','in/9.png'), 'there is no file'),
-    (('flow','nowhere','in/1.png'), 'there is no file or folder nowhere'), (('flow','one'), 'a pair needs two frames'), (('flow','in','--submission','sintell'), 'use sintel'),
-    (('flow','in','--submission','sintel','--kinds','color'), '--kinds is of no use'), (('flow','in','--bits','8'), '--bits is of no use'), (('flow','in','--max-depth','8'), '--max-depth is of no use'),
-    (('seg','in/1.png','in/2.png'), 'the second source in/2.png is of no use: seg is no flow model'), (('seg','in','--submission','sintel'), '--submission is of no use'),
-    (('seg','in','--largest','all'), '--largest is of no use'), (('flow','in','--kinds','map'), 'choose from flow, color, uncertainty'), (('flow','in/1.png','in/2.png','--suffixes','a','b'), 'both frames are given')])
+    (('flow','nowhere','in/1.png'), 'there is no file or folder nowhere'), (('flow','one'), 'a pair needs two frames'), (('flow','in','--submission','sintell'), 'did you mean sintel'),
+    (('flow','in','--submission','sintel','--kinds','color'), '--kinds does not apply'), (('flow','in','--bits','8'), '--bits does not apply'), (('flow','in','--max-depth','8'), '--max-depth does not apply'),
+    (('seg','in/1.png','in/2.png'), 'the second source in/2.png applies to flow models only'), (('seg','in','--submission','sintel'), '--submission applies to flow models only'),
+    (('seg','in','--largest','all'), '--largest applies to flow models only'), (('flow','in','--kinds','map'), 'choose from flow, color, uncertainty'), (('flow','in/1.png','in/2.png','--suffixes','a','b'), 'both frames are given')])
 def test_command_mistakes_are_one_line(call, runs, words, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for k in ('flow','seg'): (tmp_path/k).symlink_to(runs/k)

@@ -4,9 +4,10 @@ import pytest, torch
 from hypothesis import given, settings, strategies as st
 from scipy.stats import chisquare
 from torch.utils.data import DataLoader, Dataset
-from winwin import guidance as module
-from winwin.guidance import best_windows, bin_flow, guide_methods, guide_windows, match_coverage, perturb_map, show_guidance
-from winwin.windows import Windows, sample_tokens, sample_windows
+from winwin.windows import guidance as module
+from winwin.windows.guidance import best_windows, bin_flow, guide_methods, guide_windows, match_coverage, perturb_map, show_guidance
+from winwin.windows.layout import Windows
+from winwin.windows.sampling import sample_tokens, sample_windows
 
 quick = settings(deadline=None, max_examples=40, derandomize=True)
 

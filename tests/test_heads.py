@@ -3,9 +3,10 @@ import copy
 import pytest, torch
 import torch.nn.functional as F
 import references
-from winwin.heads import ConvNeXtHead, DPTHead, FeatureFusion, LinearHead, dpt_hooks
-from winwin.vit import ViT
-from winwin.windows import Windows, crop_windows, sample_windows
+from winwin.models.heads import ConvNeXtHead, DPTHead, FeatureFusion, LinearHead, dpt_hooks
+from winwin.models.vit import ViT
+from winwin.windows.layout import Windows, crop_windows
+from winwin.windows.sampling import sample_windows
 
 def seeded(seed=0): return torch.Generator().manual_seed(seed)
 def tokens(*shape, seed=0): return torch.randn(*shape, generator=seeded(seed))

@@ -4,9 +4,11 @@ import numpy as np
 import pytest, torch
 import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
-from winwin.losses import depth_loss, seg_loss
-from winwin.heads import LinearHead
-from winwin.windows import Windows, crop_windows, sample_windows
+from winwin.tasks.segmentation import seg_loss
+from winwin.tasks.depth import depth_loss
+from winwin.models.heads import LinearHead
+from winwin.windows.layout import Windows, crop_windows
+from winwin.windows.sampling import sample_windows
 
 P,C,GRID = 4,5,(5,7)
 KINDS = 'silog','berhu','l1'

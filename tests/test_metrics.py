@@ -5,7 +5,8 @@ import pytest, torch
 from hypothesis import given, settings, strategies as st
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 from conftest import ROOT
-from winwin.metrics import DEPTH_SCORES, DepthMetrics, SegMetrics, show_confusion
+from winwin.tasks.segmentation import SegMetrics, show_confusion
+from winwin.tasks.depth import DEPTH_SCORES, DepthMetrics
 
 def seeded(seed=0): return torch.Generator().manual_seed(seed)
 def same(a, b, tol=1e-12):
@@ -210,7 +211,7 @@ def test_depth_refuses_settings(kw):
 
 SCRIPT = '''
 import json, torch, torch.distributed as dist
-from winwin.metrics import DepthMetrics, SegMetrics
+from winwin.tasks.depth import DepthMetrics; from winwin.tasks.segmentation import SegMetrics
 dist.init_process_group('gloo')
 rank = dist.get_rank()
 scores,t,p,d,v = torch.load({data!r}, weights_only=True)

@@ -3,10 +3,10 @@ import copy, pickle
 import numpy as np, pytest, torch
 from collections import Counter
 from torch.utils.data import DataLoader, Dataset
-from winwin.flow_augment import FlowAugment
-from winwin.mixtures import Mix, parse_mix
-from winwin.streams import Draws
-from winwin.worlds import DrivingWorld, LayeredFlow
+from winwin.data.augment import FlowAugment
+from winwin.training.sources import Mix, parse_mix
+from winwin.training.streams import ItemStream
+from winwin.worlds.datasets import DrivingWorld, LayeredFlow
 
 class Numbers(Dataset):
     def __init__(self, n, start=0, **more): self.n,self.start,self.more = n,start,more
@@ -116,6 +116,6 @@ def test_pairs_with_augmentation():
 
 def test_in_draws():
     mix = Mix('2*layered + 2@layered', dict(layered=LayeredFlow((32,48), length=4)))
-    draws = Draws(mix, ('image','image2','flow','valid','visible'), transform=FlowAugment())
+    draws = ItemStream(mix, ('image','image2','flow','valid','visible'), transform=FlowAugment())
     a,b = draws[3],draws[3]
     assert all(torch.equal(a[k], b[k]) for k in a) and a['flow'].shape==(2,32,48)

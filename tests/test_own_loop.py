@@ -2,7 +2,8 @@
 import pickle, subprocess, sys
 import pytest, torch
 from torch.utils.data import DataLoader, Dataset, default_collate
-from winwin import Windows, sample_windows, stack_windows
+from winwin import Windows, sample_windows
+from winwin.windows import stack_windows
 
 class Items(Dataset):
     "Images whose windows are drawn where the image is loaded"

@@ -2,8 +2,9 @@
 import math
 import pytest, torch, torch.nn as nn
 from hypothesis import given, settings, strategies as st
-from winwin import (ConvNeXtHead, DPTHead, DecoupledDPTHead, Head, LinearHead, Windows, auto_rows, create_model, head_reach, list_models, load_model, parse_scheme, predict,
-                    predict_bands, present, save_model, tile_offsets, tile_weights)
+from winwin import ConvNeXtHead, DPTHead, LinearHead, Windows, create_model, list_models, load_model, parse_scheme, predict, save_model
+from winwin.models import DecoupledDPTHead, Head
+from winwin.inference import auto_rows, head_reach, predict_bands, tile_offsets, tile_weights
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 400), st.integers(1, 2000), st.sampled_from([0., .25, .5, .7, .9, .99]))
@@ -183,13 +184,13 @@ def test_crop_equals_window_for_relative_positions():
     for pos,same in (('rope',True), ('sincos',False)):
         model = create_model('winwin_seg_micro', num_classes=3, pos=pos).eval().requires_grad_(False)
         w = s.draw((8,12), generator=torch.Generator().manual_seed(1))
-        full,x = present(s, img, patch=8, generator=torch.Generator().manual_seed(1))
+        full,x = s.apply(img, patch=8, generator=torch.Generator().manual_seed(1))
         assert full.grid==(3,4) and x.shape==(1,3,24,32) and w.yx.any()
         assert torch.allclose(model(x, full)[0], model(img, w)[0], atol=1e-4)==same
 
-@pytest.mark.parametrize('first', ['import winwin.predict', 'from winwin.predict import tile_offsets', 'from winwin import predict', 'import winwin; winwin.predict'])
+@pytest.mark.parametrize('first', ['import winwin.inference.modes', 'import winwin.inference', 'from winwin import predict', 'import winwin; winwin.predict'])
 def test_a_module_does_not_hide_its_function(first):
     "`winwin.predict` is the function, whatever was imported before"
     import subprocess, sys
-    code = f'{first}\nimport winwin\nfrom winwin import predict\nfrom winwin.predict import tile_offsets\nassert predict.__name__=="predict" and winwin.predict is predict'
+    code = f'{first}\nimport winwin\nfrom winwin import predict\nfrom winwin.inference.modes import tile_offsets\nassert predict.__name__=="predict" and winwin.predict is predict'
     subprocess.run([sys.executable, '-c', code], check=True)

@@ -1,7 +1,8 @@
 "Files, folders, arrays and tensors to predictions and back"
 import numpy as np, pytest, torch, torch.nn as nn
 from PIL import Image
-from winwin import DepthFolder, DrivingWorld, Prediction, Predictor, SegFolder, create_model, predict, save_model
+from winwin import DepthFolder, DrivingWorld, Predictor, SegFolder, create_model, predict, save_model
+from winwin.inference import Prediction
 
 CLASSES = ['sky','road','car','tree']
 COLOURS = [[70,130,180],[128,64,128],[0,0,142],[107,142,35]]
@@ -303,3 +304,10 @@ def test_the_bar_can_be_silenced(tmp_path, capsys):
     assert capsys.readouterr().err==''
     seg().folder(src, tmp_path/'b')
     assert '3/3' in capsys.readouterr().err
+
+def test_task_of_a_timm_encoder():
+    "The name of such a model holds no task; model_task knows it"
+    model = create_model('dinov3-small:convnext', num_classes=3, depth=1)
+    assert Predictor(model).task=='seg'
+    p = Predictor(model, classes=['a','b','c'])(torch.rand(3,32,48))
+    assert p.classes.shape==(32,48) and set(p.shares())<={'a','b','c'}

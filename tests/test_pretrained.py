@@ -4,11 +4,12 @@ from pathlib import Path
 import pytest, torch
 from safetensors import safe_open
 from winwin import load_croco as from_package, timm_encoder as timm_from_package
-from winwin.croco import load_croco
-from winwin.layers import capture, set_layer_tau
-from winwin.models import create_model
-from winwin.pretrained import HubModel, load_model, push_model, restore_temperatures, save_model, temperatures
-import winwin.pretrained as pretrained
+from winwin.models.croco import load_croco
+from winwin.models.backbones import timm_encoder
+from winwin.models.controls import capture, set_layer_tau
+from winwin.models.dense import create_model
+from winwin.models.hub import HubModel, load_model, push_model, restore_temperatures, save_model, temperature_dict
+import winwin.models.hub as pretrained
 
 DATA = Path(__file__).parent/'data'
 
@@ -20,13 +21,13 @@ def no_network(monkeypatch):
 def tiny(**over): return create_model('winwin_seg_micro', **dict(dim=16, depth=2, num_heads=2, head='linear', num_classes=3) | over).eval().requires_grad_(False)
 image = torch.linspace(0, 1, 3*24*32).view(1,3,24,32)
 
-def test_names_of_the_contract(): assert pretrained.load_croco is load_croco is from_package and pretrained.timm_encoder is timm_from_package
+def test_names_of_the_contract(): assert load_croco is from_package and timm_encoder is timm_from_package
 
 def test_an_old_folder_still_loads():
     "Written when format 1 was new: weights, temperatures, metrics and numbers"
     model = load_model(DATA/'saved_1').eval()
     assert model.saved['format']==1 and model.saved['metrics']==dict(mIoU=.5) and model.saved['extra']['classes']==['road','sky','car']
-    assert temperatures(model)=={'encoder.blocks.0.attn': 1.25, 'encoder.blocks.1.attn': [1.,1.5]}
+    assert temperature_dict(model)=={'encoder.blocks.0.attn': 1.25, 'encoder.blocks.1.attn': [1.,1.5]}
     with torch.no_grad(): got = model(image)[0][0,:,::8,::8].flatten()
     assert torch.allclose(got, torch.tensor(json.loads((DATA/'saved_1'/'expected.json').read_text())), atol=1e-5)
 
@@ -66,10 +67,10 @@ def test_temperatures_of_timm_layers(tmp_path):
     set_layer_tau(model.encoder.model.blocks[0].attn, torch.linspace(1, 2, 6))
     warm = model(image.repeat(1,1,2,1))[0]
     again = load_model(save_model(model, tmp_path/'m')).eval().requires_grad_(False)
-    assert temperatures(again).keys()=={'encoder.model.blocks.0.attn'} and torch.equal(again(image.repeat(1,1,2,1))[0], warm)
+    assert temperature_dict(again).keys()=={'encoder.model.blocks.0.attn'} and torch.equal(again(image.repeat(1,1,2,1))[0], warm)
     assert not torch.equal(plain, warm)
     restore_temperatures(again, {})
-    assert torch.equal(again(image.repeat(1,1,2,1))[0], plain) and temperatures(again)=={}
+    assert torch.equal(again(image.repeat(1,1,2,1))[0], plain) and temperature_dict(again)=={}
 
 def test_capture_on_a_timm_backbone():
     model = create_model('dinov3-small:linear', num_classes=2, depth=2).eval()
@@ -140,7 +141,7 @@ def test_one_copy_of_the_weights(tmp_path):
     if not Path('/proc/self/status').exists(): pytest.skip('needs Linux')
     save_model(create_model('winwin_seg_small'), tmp_path/'m')
     code = f'''
-import winwin.pretrained as p
+import winwin.models.hub as p
 def peak(): return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1])/1024
 before = peak()
 m = p.load_model({str(tmp_path/'m')!r})
@@ -152,9 +153,9 @@ print(peak()-before, sum(o.numel() for o in m.parameters())*4/2**20)'''
 def test_recipes_start_from_files(tmp_path):
     "A run begins with CroCo's weights, or with those of a timm backbone"
     import timm
-    from winwin.croco import to_croco
-    from winwin.recipes import Recipe, change, recipe_model
-    from winwin.tasks import make_task
+    from winwin.models.croco import to_croco
+    from winwin.training.recipes import Recipe, change, recipe_model
+    from winwin.tasks.registry import make_task
     task = make_task('seg', classes=['a','b'])
     donor = create_model('winwin_pretrain_tiny', decoder=dict(depth=1))
     torch.save(dict(model=to_croco(donor)), tmp_path/'croco.pth')

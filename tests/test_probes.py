@@ -2,17 +2,19 @@
 import gc, math, weakref
 import pytest, timm, torch
 import winwin
-from winwin import attention as at
-from winwin.attention import (attention_distance, attention_entropy, attention_logits, attention_rows, attention_sums,
-                              distance_profile, self_probability, window_mass)
-from winwin.curves import TauCurve
-from winwin.constant import constant_attention, constant_self_probability, constant_tau
-from winwin.layers import attention_layers, capture, layer_tau, set_layer_tau, watch
-from winwin.models import create_model
-from winwin.probes import compare_attention, show_discrepancy
-from winwin.views import layer_means, make_views
-from winwin.vit import ViT
-from winwin.windows import Windows, sample_tokens, sample_windows
+from winwin.attention import statistics as at
+from winwin.attention.statistics import (attention_distance, attention_entropy, attention_logits, attention_rows, attention_sums, distance_profile,
+                                         self_probability, window_mass)
+from winwin.attention.statistics import TauCurve
+from winwin.temperature.theory import constant_attention, constant_self_probability, constant_tau
+from winwin.models.controls import attention_layers, capture, layer_tau, set_layer_tau, watch
+from winwin.models.dense import create_model
+from winwin.attention.views import compare_attention
+from winwin.temperature.theory import show_discrepancy
+from winwin.attention.views import layer_means, make_views
+from winwin.models.vit import ViT
+from winwin.windows.layout import Windows
+from winwin.windows.sampling import sample_tokens, sample_windows
 
 def rng(seed=0): return torch.Generator().manual_seed(seed)
 
@@ -61,7 +63,7 @@ def test_cross_attention(route):
     with pytest.raises(ValueError, match='not of the same tokens'): self_probability(q, k)
     curve = TauCurve(q, k)
     torch.testing.assert_close(curve.entropy(1.2).double(), -(P*P.log()).sum(-1), atol=1e-3, rtol=0)
-    with pytest.raises(ValueError, match='look at the entropy'): curve.self_probability(1.2)
+    with pytest.raises(ValueError, match='use the entropy'): curve.self_probability(1.2)
 
 @pytest.mark.parametrize('block', [1,64,10_000])
 def test_small_blocks_change_nothing(block, monkeypatch):
@@ -330,7 +332,7 @@ def test_views_count_tokens():
     model,x = make('seg')
     w = sample_windows((8,12), [(4,4)]*2, batch=2, generator=rng())
     train,full = make_views(model, x, w)
-    assert len(train)==1 and torch.equal(full.weights[0].bool().view(2,8,12), winwin.window_mask(w))
+    assert len(train)==1 and torch.equal(full.weights[0].bool().view(2,8,12), winwin.windows.window_mask(w))
     own = lambda layer,q,k,view: self_probability(q, k)
     got = layer_means(model, attention_layers(model, layers=0), train, own)
     with capture(model, 0) as seen: model(x, w)
@@ -362,6 +364,5 @@ def test_figure_of_the_paper(sizes, grid):
     plt.close(fig)
 
 def test_probes_offer_the_parts():
-    import winwin.probes as p
-    for n in ('capture','attention_rows','self_probability','attention_entropy','window_mass','attention_distance'):
-        assert getattr(p, n) is getattr(winwin, n)
+    from winwin.attention.statistics import attention_rows, self_probability
+    assert attention_rows is winwin.attention_rows and self_probability is winwin.self_probability

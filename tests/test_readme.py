@@ -15,13 +15,13 @@ def test_example_runs_as_written(tmp_path):
 
 def test_commands_exist():
     "The two commands, and every `winwin` command the page names"
-    from winwin.bench import benches
+    from winwin.bench.harness import list_benches
     assert 'pip install -e . && winwin demo' in README and './tests/run' in README and (ROOT/'tests/run').exists()
     from winwin.cli import parse_train
-    from winwin.recipes import presets
+    from winwin.training.recipes import presets
     for words in re.findall(r'^winwin train ([^#\n]+)', README, re.M): assert parse_train(words.split())
     named = set(re.findall(r'`winwin bench ([\w-]+)`', README))
-    assert named and named<=benches.keys()
+    assert named and named<=list_benches().keys()
 
 def test_pictures_exist():
     pictures = re.findall(r'!\[[^\]]+\]\(([^)]+)\)', README)

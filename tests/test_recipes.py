@@ -1,9 +1,9 @@
 """Recipes: your own folders with other names, flow data by name, pretraining"""
 import numpy as np, pytest, torch
 from PIL import Image
-from winwin.flow_files import write_flow
-from winwin.recipes import change, get_preset, presets, read_recipe, recipe_data, recipe_model, recipe_task, train_recipe
-from winwin.worlds import DrivingWorld
+from winwin.data.flow_files import write_flow
+from winwin.training.recipes import change, get_preset, presets, read_recipe, recipe_data, recipe_model, recipe_task, train_recipe
+from winwin.worlds.datasets import DrivingWorld
 
 small = dict(image_size=(64,96), images=4, valid_images=2, windows='2x3', batch_size=2, steps=2)
 
@@ -15,7 +15,7 @@ def test_folders_with_other_names(tmp_path):
     for i in range(2):
         write(tmp_path/f'leftImg8bit/train/{i}.png', np.full((32,48,3), 99, np.uint8))
         write(tmp_path/f'gtFine/train/{i}_labelIds.png', np.full((32,48), 7+i, np.uint8))
-    r = change(get_preset('folder-seg'), root=str(tmp_path), images_in='leftImg8bit', answers_in='gtFine',
+    r = change(get_preset('folder-seg'), root=str(tmp_path), images_in='leftImg8bit', targets_in='gtFine',
                suffix='_labelIds', remap='7:0,9:1', classes=('road','wall'))
     data = recipe_data(r)
     assert len(data)==2 and data[0]['labels'].unique().tolist()==[0] and data[1]['labels'].unique().tolist()==[255]
@@ -27,9 +27,9 @@ def test_folders_of_depth_and_flow_with_other_names(tmp_path):
     (tmp_path/'uv').mkdir()
     for i in range(2): write_flow(tmp_path/f'uv/{i}.flo', item['flow'], item['valid'])
     names = dict(root=str(tmp_path), images_in='rgb')
-    d = recipe_data(change(get_preset('folder-depth'), depth_scale=1e-3, answers_in='d', **names))
+    d = recipe_data(change(get_preset('folder-depth'), depth_scale=1e-3, targets_in='d', **names))
     assert len(d)==3 and d[0]['depth'].unique().tolist()==[2.]
-    f = recipe_data(change(get_preset('flow-layered'), data='flow-folder', answers_in='uv', **names))
+    f = recipe_data(change(get_preset('flow-layered'), data='flow-folder', targets_in='uv', **names))
     assert len(f)==2
     torch.testing.assert_close(f[0]['flow'], item['flow'])
     task = recipe_task(change(get_preset('flow-layered')))
@@ -68,7 +68,7 @@ def test_pretraining_resumes_to_the_same_weights_and_feeds_other_tasks(tmp_path)
         if line['step']>=2: raise RuntimeError('power cut')
     cut = change(r, log_every=1)
     with pytest.raises(RuntimeError): train_recipe(cut, tmp_path/'b', progress=False, watch=stop)
-    again = train_recipe(cut, tmp_path/'b', go_on=True, progress=False)
+    again = train_recipe(cut, tmp_path/'b', resume=True, progress=False)
     for a,b in zip(whole.model.parameters(), again.model.parameters()): assert torch.equal(a, b)
     assert 0<again.scores['mse']<5
     flow = change(get_preset('flow-driving'), weights=str(tmp_path/'b'/'last'))
@@ -80,6 +80,19 @@ def test_every_preset_survives_a_checkpoint():
     import json
     from dataclasses import asdict
     for name,r in presets.items(): assert read_recipe(json.loads(json.dumps(asdict(r))))==r, name
+
+def test_checkpoints_of_earlier_versions_are_read():
+    "They call the folder of targets `answers_in`; so do the bundled models"
+    import json
+    from dataclasses import asdict
+    from pathlib import Path
+    import winwin
+    r = change(get_preset('folder-seg'), targets_in='gtFine')
+    old = json.loads(json.dumps(asdict(r)))
+    old['answers_in'] = old.pop('targets_in')
+    assert read_recipe(old)==r
+    for f in Path(winwin.__file__).parent.glob('static/models/*/config.json'):
+        assert read_recipe(json.loads(f.read_text())['extra']['recipe']).targets_in is None, f
 
 def test_several_sets_as_one(tmp_path):
     r = change(get_preset('flow-layered'), **small | dict(data='2*layered + driving', valid='driving', windows2='4x2',

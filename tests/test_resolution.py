@@ -1,11 +1,12 @@
 "Position scale, and scores at other sizes than that of training"
 import pytest, torch
-from winwin import create_model, get_position_scale, load_model, save_model, set_position_scale
-from winwin.positions import size_scale
-from winwin.resolution import StreetViews, average_sizes, resolution_table, score_sizes, show_resolution
-from winwin.studies import get_study
-from winwin.recipes import recipe_task
-from winwin.vit import Attention
+from winwin import create_model, load_model, save_model, set_position_scale
+from winwin.models import get_position_scale
+from winwin.models.controls import size_scale
+from winwin.experiments.resolution import StreetViews, average_sizes, resolution_table, score_sizes, show_resolution
+from winwin.experiments.studies import get_study
+from winwin.training.recipes import recipe_task
+from winwin.models.layers import Attention
 
 micro = dict(dim=48, depth=2, num_heads=2)
 two = dict(micro, decoder=dict(dim=48, depth=1, num_heads=2))
@@ -39,7 +40,7 @@ def test_bad_scales():
     for args in ({}, dict(trained=(8,8)), dict(scale=1., trained=(8,8), size=(8,8))):
         with pytest.raises(ValueError, match='give a scale'): set_position_scale(model, **args)
     timm = create_model('vit_tiny_patch16_224:linear', num_classes=3, depth=1)
-    with pytest.raises(ValueError, match='no rotary positions of ours'): set_position_scale(timm, .5)
+    with pytest.raises(ValueError, match='no rotary positions of this library'): set_position_scale(timm, .5)
 
 @pytest.mark.parametrize('size', [(64,104),(192,320)])
 def test_views(size):
@@ -69,7 +70,7 @@ def test_commands(tmp_path):
     import numpy as np
     from PIL import Image
     from winwin.cli import main
-    from winwin.exports import Exported
+    from winwin.inference.export import Exported
     torch.manual_seed(0)
     model = create_model('winwin_seg_micro', num_classes=3, **micro).eval()
     save_model(model, tmp_path/'run', extra=dict(classes=['a','b','c']))

@@ -1,8 +1,9 @@
 "RoPE: a rotation that sees only differences, exact in every precision and memory layout."
 import pytest, torch
 from hypothesis import given, settings, strategies as st
-from winwin.rope import apply_rope, half_to_pairs, pairs_to_half, rope_table, rotate_pairs, sincos_pos
-from winwin.windows import Windows, sample_windows
+from winwin.models.positions import apply_rope, half_to_pairs, pairs_to_half, rope_table, rotate_pairs, sincos_pos
+from winwin.windows.layout import Windows
+from winwin.windows.sampling import sample_windows
 
 quick = settings(deadline=None, max_examples=30, derandomize=True)
 def seeded(seed=0): return torch.Generator().manual_seed(seed)

@@ -1,5 +1,5 @@
 "The site as a reader meets it: in Chromium, from loopback, without a network."
-import json, re, tomllib
+import json, re
 from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
 import pytest
@@ -8,7 +8,8 @@ from execnb.nbio import mk_cell
 import docs, nb as tool # tools/
 from conftest import ROOT
 
-PAGES = [docs.page_name(p) for p in tool.notebooks()]
+NOTEBOOKS = {docs.page_name(p): p for p in tool.notebooks()}
+PAGES = [*NOTEBOOKS, *(p for r in tool.plan()['rooms'] if (p := f'{r}/index') not in NOTEBOOKS)]
 each_page = pytest.mark.parametrize('name', PAGES)
 CONTRAST = '''(selector) => { // lowest contrast of text with its background, and where
     const rgb = s => s.match(/[\\d.]+/g).map(Number), lin = v => (v /= 255) <= .03928 ? v/12.92 : ((v+.055)/1.055)**2.4
@@ -58,22 +59,28 @@ def test_page_opens_cleanly(name, url, page):
 
 @pytest.mark.browser
 def test_sidebar_is_in_reading_order(url, page):
-    plan = docs.sidebar({n: None for n in PAGES})
+    plan = docs.sidebar(NOTEBOOKS)
     page.goto(f'{url}/index.html')
     assert page.locator('.sidebar-tree .caption').all_text_contents()==list(plan)
-    links = page.eval_on_selector_all('.sidebar-tree a.reference', 'as => as.map(a => new URL(a.href).pathname.slice(1))')
-    assert [o.removesuffix('.html') or 'index' for o in links]==[n for names in plan.values() for n in names]
+    links = lambda where: [o.removesuffix('.html') or 'index' for o in
+                           page.eval_on_selector_all(where, 'as => as.map(a => new URL(a.href).pathname.slice(1))')]
+    seen = links('.sidebar-tree > ul > li > a.reference')
+    assert seen==[n for names in plan.values() for n in names] and len(seen)<=30, 'rooms are closed, and a newcomer sees few lines'
+    assert page.locator('.sidebar-tree a.reference:visible').count()==len(seen)
+    for room in tool.plan()['rooms']:
+        inside = links(f'.sidebar-tree > ul > li:has(> a[href="{room}/index.html"]) > ul a.reference')
+        assert inside==docs.room_pages(room, NOTEBOOKS)
 
 @pytest.mark.browser
 def test_search_finds_a_name(url, page):
     page.goto(f'{url}/index.html')
     page.fill('.sidebar-search', 'sample_windows')
     page.press('.sidebar-search', 'Enter')
-    page.wait_for_selector('#search-results li a[href*="windows.html"]')
+    page.wait_for_selector('#search-results li a[href*="windows/sampling.html"]')
     assert not page.problems and not page.outside
 
 @pytest.mark.browser
-@pytest.mark.parametrize('name', ['index', 'windows'])
+@pytest.mark.parametrize('name', ['index', 'windows/layout'])
 def test_light_and_dark_are_readable(name, url, page):
     page.emulate_media(color_scheme='light')
     page.goto(f'{url}/{name}.html')
@@ -90,14 +97,15 @@ def test_light_and_dark_are_readable(name, url, page):
 @pytest.mark.browser
 def test_page_of_an_idea(url, page):
     "Source, parameters and methods stand where a reader looks for them"
-    page.goto(f'{url}/windows.html')
+    page.goto(f'{url}/windows/sampling.html')
     assert 'def sample_windows(' in page.locator('.tag_source', has_text='def sample_windows').inner_text()
     rows = page.locator('section', has=page.locator('xpath=./h3[contains(., "sample_windows")]')).locator('.params tr').all_inner_texts()
     assert ['grid', 'sizes', 'batch'] == [r.split()[0] for r in rows[1:4]]
+    page.goto(f'{url}/windows/layout.html')
     methods = page.locator('.methods').first.inner_text()
     assert all(f'{m}(' in methods for m in ('full', 'index', 'positions', 'split', 'to')) and 'The whole image as one window' in methods
     assert not page.locator('.cell_input', has_text='def show_windows').count(), 'the source of `#| export` cells stays in the notebook'
-    assert page.locator('figcaption').count()>=3 and not page.get_by_text('#| fig-cap').count()
+    assert page.locator('figcaption').count()>=2 and not page.get_by_text('#| fig-cap').count()
     assert not page.get_by_text('from fastcore.test import').count(), 'hidden cells are hidden'
 
 @pytest.mark.browser
@@ -123,19 +131,21 @@ def test_readme_shows_on_a_code_host():
     assert 'plt.figure' not in text, 'the picture shows, its code does not'
 
 def test_a_notebook_without_a_place_is_refused():
-    with pytest.raises(SystemExit, match=r'does not list ghost: add each under the caption'): docs.sidebar({'index': None, 'ghost': None})
+    with pytest.raises(SystemExit, match=r'does not list ghost: put each into a room'): docs.sidebar({'index': None, 'ghost': None})
 
-def test_captions_are_in_the_planned_order():
-    plan = tomllib.loads((ROOT/'docs'/'sidebar.toml').read_text(encoding='utf-8'))
-    assert list(plan)==['Start', 'The idea', 'Two images', 'Data', 'Training', 'Looking', 'Workbench', 'Command line', 'Tutorials', 'Studies']
+def test_every_room_has_a_page(site):
+    for room,o in tool.plan()['rooms'].items():
+        text = (site/room/'index.html').read_text(encoding='utf-8')
+        for p in docs.room_pages(room, NOTEBOOKS): assert f'href="{p.split("/")[1]}.html"' in text, f'{room}: no link to {p}'
+        assert ('Internals' in text)==bool(o.get('internal'))
 
 def test_names_become_links():
     where = lambda n: f'#{docs.label(n)}'
     assert docs.link_names('see `Windows.full` and `sample_windows()`', where)==\
-        'see [`Windows.full`](#windows.windows) and [`sample_windows()`](#windows.sample_windows)'
+        'see [`Windows.full`](#windows.layout.windows) and [`sample_windows()`](#windows.sampling.sample_windows)'
     for same in ('`_as_size`', '`no_such_name`', '[`Windows`](elsewhere)', '``Windows``', 'Windows'): assert docs.link_names(same, where)==same
     md = '# `Windows`\n```python\n`Windows`\n```\n`Windows`'
-    assert docs.outside_code(md, lambda s: docs.link_names(s, where))==md[:-9]+'[`Windows`](#windows.windows)'
+    assert docs.outside_code(md, lambda s: docs.link_names(s, where))==md[:-9]+'[`Windows`](#windows.layout.windows)'
 
 def test_each_source_follows_its_name():
     src = 'import math\n\n# constraint\n@cache\ndef crop_windows(): pass\n\ndef _help(): pass\n\nclass Windows: pass'
@@ -144,7 +154,7 @@ def test_each_source_follows_its_name():
     assert docs.pieces('def _help(): pass')==[(None, 'def _help(): pass')]
 
 def test_parameters_are_read_from_the_module():
-    rows = docs.params(docs.find(docs.module('windows')[0], 'sample_windows'), 'windows')
+    rows = docs.params(docs.find(docs.module('windows.sampling')[0], 'sample_windows'), 'windows.sampling')
     assert rows[:3]==[('grid', 'tuple[int,int]', '', 'Token grid (H,W)'), ('sizes', 'Sequence[tuple[int,int]]', '', 'One (h,w) per window'),
                       ('batch', 'int', '1', 'Images')]
-    assert [r[0] for r in docs.params(docs.find(docs.module('windows')[0], 'Windows'), 'windows')]==['yx', 'sizes', 'grid', 'extra']
+    assert [r[0] for r in docs.params(docs.find(docs.module('windows.layout')[0], 'Windows'), 'windows.layout')]==['yx', 'sizes', 'grid', 'extra']

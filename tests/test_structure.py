@@ -1,4 +1,4 @@
-"The shape of the project: data flows one way, every public name is documented, nothing is out of step."
+"The shape of the house: data flows one way, every public name is documented, nothing is out of step."
 import ast, json, re, shutil, subprocess, sys
 from configparser import ConfigParser
 from functools import cache
@@ -10,7 +10,8 @@ from conftest import ROOT
 
 NBS = tool.notebooks()
 NUMBERED = [p for p in NBS if re.match(r'\d', p.name)]
-ORDER = [docs.module_of(p) for p in NUMBERED] # number order is data flow
+ORDER = [docs.module_of(p) for p in NUMBERED] # rooms in the order of nbs/rooms.toml, numbers inside: the order of data flow
+ROOMS = list(tool.plan()['rooms'])
 EXPORTED = tool.public_names()
 cfg = ConfigParser(delimiters=['='], interpolation=None)
 cfg.read(ROOT/'settings.ini', encoding='utf-8')
@@ -26,7 +27,8 @@ def source(cell): return ''.join(cell['source'])
 def outputs(path): return [o for c in cells(path, 'code') for o in c['outputs']]
 def is_exported(cell): return bool(re.match(r'#\|\s*exports?\b', source(cell)))
 @cache
-def tree(mod): return ast.parse((ROOT/'winwin'/f'{mod}.py').read_text(encoding='utf-8'))
+def tree(mod): return ast.parse(tool.module_file(mod).read_text(encoding='utf-8'))
+def room_of(mod): return mod.rpartition('.')[0]
 
 def imports(tree):
     "(level, module, names) of every import, wherever it stands"
@@ -34,17 +36,84 @@ def imports(tree):
         if isinstance(o, ast.ImportFrom): yield o.level, o.module or '', [a.name for a in o.names]
         if isinstance(o, ast.Import): yield from ((0, a.name, []) for a in o.names)
 
+def own_imports(mod):
+    "(module of ours, name or None) of every import of ours, wherever it stands"
+    for level,name,names in imports(tree(mod)):
+        base = f'winwin.{mod}'.split('.')[:-level] if level else []
+        full = '.'.join([*base, *filter(None, name.split('.'))])
+        if full.split('.')[0]!='winwin': continue
+        full = full.removeprefix('winwin').strip('.')
+        for n in names or [None]:
+            if n=='__version__': continue
+            inner = f'{full}.{n}'.strip('.')
+            yield (inner,None) if inner in ORDER else (full,n) # `from winwin.windows import layout` means the module
+
 # --- Modules
 
 @each_module
 def test_imports_flow_forward(mod):
-    for level,name,names in imports(tree(mod)):
-        if not level and name.split('.')[0]!='winwin': continue
-        deps = [name.removeprefix('winwin').strip('.').split('.')[0]] if name.removeprefix('winwin') else names
-        for dep in deps: # `from . import __version__` is no module
-            if dep=='__version__': continue
-            assert dep in ORDER, f'{mod} imports {dep}, which no notebook makes; import from the module that defines it'
-            assert ORDER.index(dep)<ORDER.index(mod), f'{mod} imports the later module {dep}'
+    "A room imports only rooms above it; inside a room, lower numbers; from the module that defines a name"
+    for dep,name in own_imports(mod):
+        assert dep in ORDER, f'{mod} imports {name} from {dep or "winwin"}; import from the module that defines it'
+        assert ORDER.index(dep)<ORDER.index(mod), f'{mod} imports the later module {dep}'
+        if name: assert name in {n for o in tree(dep).body for n in bound(o)}, f'{mod} imports {name} from {dep}, which does not define it'
+
+def bound(o):
+    "Names that a statement at the top of a module defines; imports do not count"
+    if isinstance(o, docs.DEFS): return {o.name}
+    targets = o.targets if isinstance(o, ast.Assign) else [o.target] if isinstance(o, ast.AnnAssign) else []
+    return {x.id for t in targets for x in ast.walk(t) if isinstance(x, ast.Name)}
+
+@each_module
+def test_nothing_private_crosses_a_file(mod):
+    private = [(dep,name) for dep,name in own_imports(mod) if name and name[0]=='_']
+    assert not private, f'{mod} imports {private}: make them public, or methods, or move them'
+
+@each_module
+def test_no_import_fills_a_registry(mod):
+    "At the top of a module nothing of another module is changed: no `register(...)`, no `studies[...] = ...`"
+    theirs = {name for _,name in own_imports(mod) if name}
+    for o in tree(mod).body:
+        for s in ast.walk(o) if isinstance(o, (ast.For,ast.With,ast.If)) else [o]:
+            if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call):
+                root = s.value.func
+                while isinstance(root, ast.Attribute): root = root.value
+                assert getattr(root, 'id', None) not in theirs, f'{mod}, line {s.lineno}: a call that changes another module'
+            targets = s.targets if isinstance(s, ast.Assign) else [s.target] if isinstance(s, ast.AugAssign) else []
+            for t in targets:
+                while isinstance(t, (ast.Attribute,ast.Subscript)): t = t.value
+                assert getattr(t, 'id', None) not in theirs or isinstance(t.ctx, ast.Store), f'{mod}, line {s.lineno}: another module is changed'
+
+def test_benches_and_studies_are_found_without_importing_by_hand():
+    code = ('from winwin.bench import list_benches; from winwin.experiments import get_study; '
+            'assert {"encoder","flow","timm","probes","lab"} <= list_benches().keys(); get_study("resolution"); get_study("temperature-flow")')
+    subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
+
+# --- The house
+
+def test_rooms_and_folders_agree():
+    folders = {p.parent.relative_to(tool.NBS).as_posix() for p in NUMBERED}
+    assert folders-{'.'}==set(ROOMS), 'every folder with numbered notebooks is a room of nbs/rooms.toml, and every room a folder'
+    hall = tool.plan()['hall']
+    assert [m for m in ORDER if '.' not in m]==hall['first']+hall['last']
+    for r,o in tool.plan()['rooms'].items():
+        assert {f'{r}.{m}' for m in o.get('internal', [])}<=set(ORDER), f'{r}: internal modules that are not there'
+
+@pytest.mark.parametrize('room', ROOMS)
+def test_room_is_small_and_in_order(room):
+    numbers = [re.match(r'(\d+)_[a-z_]+$', p.stem) for p in NUMBERED if p.parent.name==room]
+    assert all(numbers), 'a notebook is NN_module: no letters behind the number'
+    assert [int(m[1]) for m in numbers]==list(range(len(numbers))) and len(numbers)<=10, 'numbers from 00 without a gap, at most ten'
+
+def test_front_door_is_small():
+    import winwin
+    assert len(tool.plan()['front']['names'])<=70 and len(set(tool.plan()['front']['names']))==len(tool.plan()['front']['names'])
+    assert set(winwin.__all__)=={'__version__', *tool.plan()['front']['names']}
+
+def test_no_public_name_is_a_room_or_module():
+    places = {*ROOMS, *(m.rpartition('.')[2] for m in ORDER)}
+    names = {n for ns in EXPORTED.values() for n in ns}
+    assert not names & places, f'{sorted(names & places)} would hide a room or a module'
 
 @each_module
 def test_imports_only_requirements(mod):
@@ -92,28 +161,42 @@ def fresh_export(tmp_path_factory):
     subprocess.run([sys.executable, 'tools/nb.py', 'export'], cwd=to, check=True)
     return to/'winwin'
 
-@pytest.mark.parametrize('mod', [*ORDER, '__init__', '_modidx'])
+INITS = ['__init__', *(f'{r}.__init__' for r in ROOMS)]
+
+@pytest.mark.parametrize('mod', [*ORDER, *INITS, '_modidx'])
 def test_modules_are_in_step(mod, fresh_export):
-    here, fresh = ((d/f'{mod}.py').read_text(encoding='utf-8') for d in (ROOT/'winwin', fresh_export))
-    assert here==fresh, f'winwin/{mod}.py differs from its notebook: run `python tools/nb.py export`'
+    file = f'{mod.replace(".", "/")}.py'
+    here, fresh = ((d/file).read_text(encoding='utf-8') for d in (ROOT/'winwin', fresh_export))
+    assert here==fresh, f'winwin/{file} differs from its notebook: run `python tools/nb.py export`'
 
 def test_every_module_has_a_notebook():
-    assert {p.stem for p in (ROOT/'winwin').glob('*.py')} == {*ORDER, '__init__', '_modidx'}
+    found = {'.'.join(p.relative_to(ROOT/'winwin').with_suffix('').parts) for p in (ROOT/'winwin').rglob('*.py')}
+    assert found == {*ORDER, *INITS, '_modidx'}
 
-def test_package_offers_every_public_name():
+def test_doors_offer_every_public_name():
     import winwin
     names = [n for ns in EXPORTED.values() for n in ns]
     assert len(names)==len(set(names)), f'defined twice: {sorted({n for n in names if names.count(n)>1})}'
-    assert set(winwin.__all__)=={'__version__', *names} and winwin.__version__==cfg['DEFAULT']['version']
-    for n in names: assert getattr(winwin, n) is not None
+    assert winwin.__version__==cfg['DEFAULT']['version']
+    for n in tool.plan()['front']['names']: assert getattr(winwin, n) is not None
+    for room in ROOMS:
+        door = getattr(winwin, room)
+        inner = tool.plan()['rooms'][room].get('internal', [])
+        assert set(door.__all__)=={n for m,ns in EXPORTED.items() if room_of(m)==room and m.split('.')[1] not in inner for n in ns}
+        assert door.__doc__==tool.plan()['rooms'][room]['says']
+        for n in door.__all__: assert getattr(door, n) is not None
+
+def test_importing_a_room_loads_no_module():
+    code = f"import sys, winwin, {', '.join('winwin.'+r for r in ROOMS)}; assert not {{'torch','matplotlib','timm'}} & {{*sys.modules}}"
+    subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
 
 # --- Notebooks
 
 @each_numbered
 def test_notebook_opens_with_its_name_and_title(path):
     first, second = cells(path)[:2]
-    stem = re.sub(r'^\d+[a-z]?_', '', path.stem)
-    assert source(first).strip()==f'#| default_exp {stem}'
+    module = re.sub(r'(^|/)\d+_', r'\1', tool.name(path)).replace('/', '.')
+    assert source(first).strip()==f'#| default_exp {module}'
     assert second['cell_type']=='markdown'
 
 @each_notebook
@@ -122,16 +205,52 @@ def test_title_and_subtitle(path):
     assert re.match(r'# [^\n]+\n\n> [^\n]+\n?\Z', text[0]), 'the first text is "# Title" and "> one-line subtitle"'
     assert not any(re.search(r'^# ', re.sub(r'(?s)```.*?```', '', t), re.M) for t in text[1:]), 'one title per page'
 
-@each_notebook
-def test_exported_cells_are_short(path):
-    lines = lambda c: [o for o in source(c).splitlines() if o.strip() and not o.startswith('#|')]
-    long = {lines(c)[0]: len(lines(c)) for c in cells(path, 'code') if is_exported(c) and len(lines(c))>45}
-    assert not long, f'more than 45 lines: {long}'
+def code_lines(cell): return [o for o in source(cell).splitlines() if o.strip() and not o.startswith('#|')]
 
 @each_notebook
-def test_code_is_at_most_120_columns_wide(path):
-    wide = [o for c in cells(path, 'code') for o in source(c).splitlines() if len(o)>120 and not o.startswith('#|')]
+def test_exported_cells_are_short(path):
+    long = {code_lines(c)[0]: len(code_lines(c)) for c in cells(path, 'code') if is_exported(c) and len(code_lines(c))>45}
+    assert not long, f'more than 45 lines: {long}'
+
+def test_most_exported_cells_fit_on_a_screen():
+    sizes = sorted(len(code_lines(c)) for p in NBS for c in cells(p, 'code') if is_exported(c))
+    assert sizes[int(.9*len(sizes))]<=25, f'nine of ten exported cells have at most 25 lines, not {sizes[int(.9*len(sizes))]}'
+
+@each_notebook
+def test_code_is_at_most_100_columns_wide(path):
+    wide = [o for c in cells(path, 'code') for o in source(c).splitlines() if len(o)>100 and not o.startswith('#|')]
     assert not wide, wide
+
+def parallel(o):
+    "Whether a statement assigns several values to several names at once; unpacking a shape is not meant"
+    return isinstance(o, ast.Assign) and isinstance(o.targets[0], ast.Tuple) and isinstance(o.value, ast.Tuple)
+
+def test_one_assignment_per_line():
+    every = [o for mod in ORDER for o in ast.walk(tree(mod)) if isinstance(o, ast.stmt)]
+    rate = 1000*sum(map(parallel, every))/len(every)
+    assert rate<=15, f'{rate:.0f} of 1000 statements assign in parallel; one assignment per line, swaps aside'
+    three = [ast.unparse(o) for o in every if parallel(o) and len(o.value.elts)>2]
+    assert not three, three
+
+@each_module
+def test_lines_need_not_be_solved(mod):
+    "No named lambda, no list or condition as a statement, no walrus inside a larger expression, no empty shell around `_x(self)`"
+    for o in ast.walk(tree(mod)):
+        at = f'{mod}, line {getattr(o, "lineno", 0)}'
+        if isinstance(o, ast.Assign): assert not (isinstance(o.value, ast.Lambda) and isinstance(o.targets[0], ast.Name)), f'{at}: a lambda with a name; write a function'
+        if isinstance(o, ast.Expr): assert not isinstance(o.value, (ast.List,ast.Tuple,ast.ListComp,ast.BoolOp)), f'{at}: a value that nobody uses'
+        if isinstance(o, ast.FunctionDef): assert not forwards(o), f'{at}: {o.name} only calls a private function with self; use @patch'
+        for child in ast.iter_child_nodes(o):
+            if isinstance(child, ast.NamedExpr):
+                alone = isinstance(o, (ast.If,ast.While)) and o.test is child
+                assert alone, f'{at}: a walrus inside a larger expression; give it a line of its own'
+
+def forwards(f):
+    "Whether a method is a shell around a private function that takes self"
+    body = [s for s in f.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    call = body[0].value if len(body)==1 and isinstance(body[0], (ast.Return,ast.Expr)) else None
+    return (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id.startswith('_')
+            and bool(call.args) and getattr(call.args[0], 'id', None)=='self')
 
 @each_notebook
 def test_saved_outputs_are_clean(path):

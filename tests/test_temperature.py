@@ -3,16 +3,18 @@ import copy, json, math
 import pytest, timm, torch
 import winwin
 from test_probes import each_family, families, make, rng, state, whole
-from winwin.attention import self_probability
-from winwin.layers import attention_layers, layer_tau
-from winwin.matching import output_sizes
-from winwin.models import create_model
-from winwin.pretrained import load_model, save_model
-from winwin.temperature import (Sweep, fold_temperature, get_temperature, learn_temperature, log_ratio, match_temperature,
-                                set_temperature, sweep_temperature)
-from winwin.tuning import FullLoss, compare_temperatures
-from winwin.views import layer_means, make_views
-from winwin.windows import sample_windows
+from winwin.attention.statistics import self_probability
+from winwin.models.controls import attention_layers, layer_tau
+from winwin.temperature.matching import output_sizes
+from winwin.models.dense import create_model
+from winwin.models.hub import load_model, save_model
+from winwin.models.controls import fold_temperature, get_temperature, set_temperature
+from winwin.temperature.theory import log_ratio
+from winwin.temperature.matching import match_temperature
+from winwin.temperature.search import Sweep, learn_temperature, sweep_temperature
+from winwin.temperature.comparison import FullLoss, compare_temperatures
+from winwin.attention.views import layer_means, make_views
+from winwin.windows.sampling import sample_windows
 
 def flow_pair(seed=0): return torch.rand(2,1,3,64,96, generator=rng(seed))
 
@@ -380,14 +382,14 @@ def test_compare_temperatures():
 def test_score_errors_by_leaving_out():
     data = winwin.DrivingWorld((48,80), length=4)
     model,task = create_model('winwin_seg_micro', num_classes=14, depth=1).eval(),winwin.make_task('seg', data)
-    with torch.no_grad(): j = FullLoss(data, task).judge(model)
+    with torch.no_grad(): j = FullLoss(data, task).scores(model)
     some = FullLoss(data, task).index
     for i in range(4):
         rest = torch.utils.data.Subset(data, [o for n,o in enumerate(some) if n!=i])
         assert j.without[i].item()==pytest.approx(winwin.evaluate(model, rest, task, progress=False)['mIoU'])
     same = j.minus(j)
     assert same['loss']==same['score']==same['loss_error']==same['score_error']==0
-    k = winwin.tuning.Judged(j.losses*2, j.score, j.without*3)
+    k = winwin.temperature.comparison.ImageScores(j.losses*2, j.score, j.without*3)
     d = k.minus(j)
     assert d['loss']==pytest.approx(j.losses.mean().item()) and d['loss_error']==pytest.approx(j.losses.std().item()/2)
     w = 2*j.without
@@ -398,11 +400,11 @@ def test_judge_gives_the_scores_of_evaluate(name):
     model,args,world = tasks[name]
     model,data = create_model(model, **args),winwin.DrivingWorld((48,84), length=3, **world) # 84: padded to 88
     task = winwin.make_task(name, data)
-    with torch.no_grad(): j = FullLoss(data, task).judge(model.eval())
+    with torch.no_grad(): j = FullLoss(data, task).scores(model.eval())
     assert j.score==pytest.approx(winwin.evaluate(model, data, task, progress=False)[task.score], rel=1e-5)
     torch.testing.assert_close(j.losses.float(), FullLoss(data, task)(model).detach().cpu().float())
 
 def test_names_are_where_the_docs_say():
-    import winwin.temperature as t
-    for n in ('set_temperature','get_temperature','fold_temperature','sweep_temperature','learn_temperature',
-              'match_temperature','log_ratio'): assert getattr(t, n) is getattr(winwin, n)
+    for n in ('set_temperature','get_temperature','fold_temperature'): assert getattr(winwin.models, n) is getattr(winwin, n)
+    for n in ('sweep_temperature','learn_temperature','match_temperature','log_ratio'):
+        assert getattr(winwin.temperature, n) is getattr(winwin, n)

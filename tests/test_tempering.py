@@ -2,12 +2,12 @@ import json, shutil
 import pytest, torch
 import winwin
 from winwin.cli import main
-from winwin.pretrained import load_model, save_model, temperatures
-from winwin.recipes import change, get_preset, train_recipe
-from winwin.studies import get_study
-from winwin.temperature import set_temperature
-from winwin.tempering import keep_temperature, open_run, temper, tempering_text, undo_temperature, write_tempering
-import winwin.temperature_study as study
+from winwin.models.hub import load_model, save_model, temperature_dict
+from winwin.training.recipes import change, get_preset, train_recipe
+from winwin.experiments.studies import get_study
+from winwin.models.controls import set_temperature
+from winwin.temperature.checkpoint import choose_temperature, keep_temperature, open_run, tempering_text, undo_temperature, write_tempering
+import winwin.experiments.studies as study
 
 small = dict(image_size=(48,80), images=6, valid_images=3, windows='2x2', steps=2, batch_size=2, warmup=1)
 recipes = {'seg': lambda: change(get_preset('driving-seg'), **small),
@@ -33,8 +33,8 @@ def winwin_command(*args):
 @pytest.mark.parametrize('way', ['match','sweep','learn'])
 def test_every_way_for_every_task(run, task, way):
     r = open_run(run(task), device='cpu')
-    t = temper(r, way, images=2, steps=2, progress=False)
-    assert t.after==temperatures(r.model) and t.numbers['tokens']==[8,60] and t.numbers['images']==2
+    t = choose_temperature(r, way, images=2, steps=2, progress=False)
+    assert t.after==temperature_dict(r.model) and t.numbers['tokens']==[8,60] and t.numbers['images']==2
     assert tempering_text(t)
     png,text = write_tempering(r, t)
     assert png.parent==r.folder.parent and png.name==f'best-temperature-{way}.png' and png.stat().st_size>2000
@@ -42,22 +42,22 @@ def test_every_way_for_every_task(run, task, way):
     assert said['way']==way and said['after']==t.after and said['before']=={}
     keep_temperature(r, t)
     again = load_model(r.folder)
-    assert temperatures(again)==pytest.approx(t.after) if way!='learn' else set(temperatures(again))==set(t.after)
-    assert undo_temperature(r.folder)=={} and temperatures(load_model(r.folder))=={}
+    assert temperature_dict(again)==pytest.approx(t.after) if way!='learn' else set(temperature_dict(again))==set(t.after)
+    assert undo_temperature(r.folder)=={} and temperature_dict(load_model(r.folder))=={}
 
 def test_flow_kinds(run):
     r = open_run(run('flow'), device='cpu')
-    t = temper(r, 'sweep', images=1, kind='cross', progress=False)
-    assert set(t.after)<={n for n in winwin.attention_layers(r.model, 'cross')} and t.numbers['kind']=='cross'
-    t = temper(r, 'match', images=1, kind='decoder')
-    assert set(t.found.tau)==set(winwin.attention_layers(r.model, 'decoder'))
+    t = choose_temperature(r, 'sweep', images=1, kind='cross', progress=False)
+    assert set(t.after)<={n for n in winwin.models.attention_layers(r.model, 'cross')} and t.numbers['kind']=='cross'
+    t = choose_temperature(r, 'match', images=1, kind='decoder')
+    assert set(t.found.tau)==set(winwin.models.attention_layers(r.model, 'decoder'))
 
 def test_command_changes_the_checkpoint_and_back(run, capsys):
     at = run()
     before = json.loads((at/'best/config.json').read_text())
     weights = (at/'best/model.safetensors').read_bytes()
     assert winwin_command('temperature', at, '--learn', '--images', 2, '--steps', 3, '--per', 'model')==0
-    assert '--undo brings them back' in capsys.readouterr().out
+    assert '--undo' in capsys.readouterr().out
     after = json.loads((at/'best/config.json').read_text())
     assert after['tau'] and after['metrics']=={} and (at/'best/model.safetensors').read_bytes()==weights
     kept = after['extra']['temperatures'][0]
@@ -75,7 +75,7 @@ def test_the_new_temperature_is_used(run):
     img = r.data[0]['image'][None]
     with torch.no_grad(): plain = r.model(img)[0]
     set_temperature(r.model, 3.)
-    t = temper(r, 'sweep', images=1, progress=False)
+    t = choose_temperature(r, 'sweep', images=1, progress=False)
     set_temperature(r.model, 3.)
     keep_temperature(r, t)
     with torch.no_grad(): want,now = r.model(img)[0],load_model(at/'best')(img)[0]
@@ -86,7 +86,7 @@ def test_dry_run_compare_and_out(run, tmp_path, capsys):
     at,out = run(),tmp_path/'figures'
     text = (at/'best/config.json').read_text()
     assert winwin_command('temperature', at, '--match', '--images', 2, '--dry-run', '--out', out)==0
-    assert 'as it was' in capsys.readouterr().out
+    assert 'is unchanged' in capsys.readouterr().out
     assert winwin_command('temperature', at, '--compare', '--images', 2, '--steps', 2, '--held', 2, '--out', out)==0
     assert 'log-ratio' in capsys.readouterr().out
     names = {f'best-temperature-{w}.{k}' for w in ('match','compare') for k in ('png','json')}
@@ -103,34 +103,34 @@ def test_dry_run_compare_and_out(run, tmp_path, capsys):
 def test_a_sweep_goes_on(run, monkeypatch):
     at = run()
     calls = []
-    plain = winwin.tuning.FullLoss.__call__
+    plain = winwin.temperature.comparison.FullLoss.__call__
     def loss(self, model, step=None):
         if step is None:
             calls.append(1)
             if len(calls)==4: raise KeyboardInterrupt
         return plain(self, model, step)
-    monkeypatch.setattr(winwin.tuning.FullLoss, '__call__', loss)
+    monkeypatch.setattr(winwin.temperature.comparison.FullLoss, '__call__', loss)
     r = open_run(at, device='cpu')
-    with pytest.raises(KeyboardInterrupt): temper(r, 'sweep', images=1, work=r.place(), progress=False)
-    assert temperatures(r.model)=={} and len([*at.glob('best-sweep-*.part.json')])==1
-    t = temper(r, 'sweep', images=1, work=r.place(), progress=False)
+    with pytest.raises(KeyboardInterrupt): choose_temperature(r, 'sweep', images=1, work=r.place(), progress=False)
+    assert temperature_dict(r.model)=={} and len([*at.glob('best-sweep-*.part.json')])==1
+    t = choose_temperature(r, 'sweep', images=1, work=r.place(), progress=False)
     assert len(calls)==4+len(t.numbers['taus'])-3 and not [*at.glob('*.part.json')]
 
 def test_last_keeps_its_state(run):
     at = run()
     r = open_run(at/'last', device='cpu')
-    keep_temperature(r, temper(r, 'match', images=1))
+    keep_temperature(r, choose_temperature(r, 'match', images=1))
     assert (at/'last/state.safetensors').exists() and r.place()==f'{at}/last-'
 
 def test_other_folders(run, tmp_path):
     model = load_model(run()/'best')
     folder = save_model(model, tmp_path/'mine', {}, model.saved['extra'])
     r = open_run(folder, device='cpu')
-    assert [p.parent for p in write_tempering(r, temper(r, 'match', images=1))]==[folder]*2
+    assert [p.parent for p in write_tempering(r, choose_temperature(r, 'match', images=1))]==[folder]*2
 
 @pytest.mark.parametrize('words,message', [
     ([], 'say which way'), (['--match','--sweep'], 'say which way'), (['--undo'], 'nothing to undo'),
-    (['--sweep','--images','0'], 'at least 1'), (['--sweep','--per','head'], 'of no use'),
+    (['--sweep','--images','0'], 'at least 1'), (['--sweep','--per','head'], 'does not apply'),
     (['--match','--kind','cros'], 'cros'), (['--sweep','--kind','cross'], 'cross')])
 def test_bad_words(run, capsys, words, message):
     at = run()
@@ -148,7 +148,7 @@ def test_checkpoints_without_data(run, tmp_path, capsys):
     for over,message in ((dict(task='pretrain'),'hidden tokens'), (dict(windows='full'),'nothing to match')):
         recipe = said['recipe'] | dict(train=said['recipe']['train']|over)
         save_model(model, tmp_path/'other', {}, said|dict(recipe=recipe))
-        with pytest.raises(ValueError, match=message): temper(open_run(tmp_path/'other', device='cpu'), 'match')
+        with pytest.raises(ValueError, match=message): choose_temperature(open_run(tmp_path/'other', device='cpu'), 'match')
     assert winwin_command('temperature', tmp_path/'nothing', '--match')==1
     assert 'is not there' in capsys.readouterr().err
 

@@ -2,13 +2,14 @@
 import pytest, torch
 import timm
 from timm.optim import create_optimizer_v2
-from winwin.backbones import TimmEncoder, backbones, list_backbones, timm_encoder
-from winwin.completion import completion_loss
-from winwin.models import DenseModel, FlowModel, create_model, list_models, model_task
-from winwin.layers import attention_layers, capture
-from winwin.pretrained import load_model, save_model, temperatures
-from winwin.temperature import fold_temperature, set_temperature
-from winwin.windows import Windows, sample_tokens, sample_windows
+from winwin.models.backbones import BACKBONES, TimmEncoder, list_backbones, timm_encoder
+from winwin.tasks.completion import completion_loss
+from winwin.models.dense import DenseModel, FlowModel, create_model, list_models, model_task
+from winwin.models.controls import attention_layers, capture
+from winwin.models.hub import load_model, save_model, temperature_dict
+from winwin.models.controls import fold_temperature, set_temperature
+from winwin.windows.layout import Windows
+from winwin.windows.sampling import sample_tokens, sample_windows
 
 def seeded(n=0): return torch.Generator().manual_seed(n)
 
@@ -72,7 +73,7 @@ def test_temperature_and_capture(family):
     close = lambda a: torch.allclose(a, hot, atol=1e-4*max(1, hot.abs().max().item()))
     assert close(enc(img)) and not any(m.fused_attn for m in attention_layers(enc).values())
     for m in attention_layers(enc).values(): m.fused_attn = True
-    assert close(fold_temperature(enc)(img)) and temperatures(enc)=={}
+    assert close(fold_temperature(enc)(img)) and temperature_dict(enc)=={}
 
 @pytest.mark.parametrize('family', ['dinov3','eva02','mixed_ape','plain'])
 def test_a_batch_of_windows(family):
@@ -104,18 +105,18 @@ def test_checkpointing_changes_nothing():
         grads.append(enc.model.blocks[0].attn.qkv.weight.grad.clone())
     assert torch.allclose(*grads, atol=1e-6)
 
-@pytest.mark.parametrize('short', [n for n in backbones if n.endswith(('tiny','small'))])
+@pytest.mark.parametrize('short', [n for n in BACKBONES if n.endswith(('tiny','small'))])
 def test_short_names(short):
     with torch.device('meta'): enc = timm_encoder(short, depth=1)
-    assert timm.is_model(backbones[short]) and len(enc.mean)==3
+    assert timm.is_model(BACKBONES[short]) and len(enc.mean)==3
 
 def test_every_short_name_is_listed():
-    assert set(backbones)<=set(list_backbones()) and all(timm.is_model(n) for n in backbones.values())
+    assert set(BACKBONES)<=set(list_backbones()) and all(timm.is_model(n) for n in BACKBONES.values())
     assert 'vit_base_patch16_dinov3' in list_backbones('*dinov3') and not list_backbones('*convnext*')
 
 @pytest.mark.parametrize('name,why', [('beit_base_patch16_224','a table made for one grid'), ('vit_relpos_small_patch16_224','a table made for one grid'),
-    ('samvit_base_patch16','inside tiles of a whole map'), ('vit_base_resnet50d_224','looks beyond a patch'), ('naflexvit_base_patch16_gap','ready patches'),
-    ('swin_tiny_patch4_window7_224','no plain vision transformer'), ('resnet18','no plain vision transformer'), ('vit_bass_patch16_dinov3','did you mean vit_base_patch16_dinov3')])
+    ('samvit_base_patch16','inside tiles of a whole map'), ('vit_base_resnet50d_224','sees beyond a patch'), ('naflexvit_base_patch16_gap','ready patches'),
+    ('swin_tiny_patch4_window7_224','not a plain vision transformer'), ('resnet18','not a plain vision transformer'), ('vit_bass_patch16_dinov3','did you mean vit_base_patch16_dinov3')])
 def test_what_cannot_work_is_refused_with_the_reason(name, why):
     with pytest.raises(ValueError, match=why): timm_encoder(name)
 
@@ -124,7 +125,7 @@ def test_ready_models_are_checked():
     assert TimmEncoder(make(dynamic_img_size=True)).depth==1
     with pytest.raises(ValueError, match='dynamic_img_size=True'): TimmEncoder(make())
     with pytest.raises(ValueError, match='patch_drop_rate=0'): TimmEncoder(make(dynamic_img_size=True, patch_drop_rate=.5))
-    with pytest.raises(ValueError, match='no plain vision transformer'): TimmEncoder(timm.create_model('test_resnet'))
+    with pytest.raises(ValueError, match='not a plain vision transformer'): TimmEncoder(timm.create_model('test_resnet'))
 
 def test_wrong_windows_are_named():
     enc = encoder('plain')
@@ -277,4 +278,4 @@ def test_listed():
 
 @pytest.mark.parametrize('bad', ['dinov3-base:mlp','nothing:convnext','resnet18:convnext','winwin_seg_huge'])
 def test_bad_names(bad):
-    with pytest.raises(ValueError, match='neither a head nor a task|neither timm|cannot be trained|did you mean'): create_model(bad)
+    with pytest.raises(ValueError, match='neither a head nor a task|no backbone|cannot be trained|did you mean'): create_model(bad)

@@ -3,8 +3,9 @@ import pytest, torch
 import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from timm.layers import PatchEmbed as TimmPatchEmbed
-from winwin.tokens import PatchEmbed, check_windows, gather_tokens, pad_to_patches, patch_view, patchify, scatter_tokens, unpad, unpatchify
-from winwin.windows import Windows, sample_tokens, sample_windows, window_mask
+from winwin.windows.tokens import PatchEmbed, check_windows, gather_tokens, pad_to_patches, patch_view, patchify, scatter_tokens, unpad, unpatchify
+from winwin.windows.layout import Windows, window_mask
+from winwin.windows.sampling import sample_tokens, sample_windows
 
 quick = settings(deadline=None, max_examples=30, derandomize=True)
 def seeded(seed=0): return torch.Generator().manual_seed(seed)
@@ -159,7 +160,7 @@ def test_empty_batch():
     assert e(torch.zeros(0,3,16,24), Windows(torch.zeros(0,1,2,dtype=torch.long), [(2,2)], (4,6))).shape==(0,4,8)
 
 @pytest.mark.parametrize('shape,windows,words', [
-    ((2,4,16,24), None, r'\(2, 4, 16, 24\); this model reads \(B,3,height,width\)'), ((3,16,24), None, 'this model reads'),
+    ((2,4,16,24), None, r'\(2, 4, 16, 24\); this model takes \(B,3,height,width\)'), ((3,16,24), None, 'this model takes'),
     ((2,3,18,24), None, '18x24 pixels is not divisible'), ((2,3,16,24), Windows.full((6,4)), r'\(6, 4\) grid and the image has \(4, 6\) tokens; draw'),
     ((2,3,16,24), Windows.full((2,3)), 'grid'), ((2,3,16,24), sample_windows((4,6), [(2,2)], 3), '3 sets of windows for 2 images'),
     ((2,3,16,24), Windows.full((4,6), 3), '3 sets of windows for 2 images')], ids=str)

@@ -4,15 +4,20 @@ from dataclasses import replace
 from pathlib import Path
 import pytest, torch
 from conftest import ROOT
-from winwin.checkpoints import differences, pack_state, read_state, settle, unpack_state, write_folder
-from winwin.datasets import Augment
-from winwin.models import create_model
-from winwin.pretrained import load_model
-from winwin.recipes import change, get_preset, presets, recipe_data, recipe_model, recipe_task, train_recipe, variants
-from winwin.streams import Draws, batches
-from winwin.tasks import DepthTask, SegTask, evaluate, make_task
-from winwin.train import TrainConfig, fit, read_log, resume
-from winwin.worlds import DrivingWorld
+from winwin.machine import finish_write, write_folder
+from winwin.training.checkpoints import config_differences, pack_state, read_state, unpack_state
+from winwin.data.augment import Augment
+from winwin.models.dense import create_model
+from winwin.models.hub import load_model
+from winwin.training.recipes import change, get_preset, paper_variants, presets, recipe_augment, recipe_data, recipe_model, recipe_task, train_recipe
+from winwin.training.streams import ItemStream, batches
+from winwin.tasks.task import evaluate
+from winwin.tasks.segmentation import SegTask
+from winwin.tasks.depth import DepthTask
+from winwin.tasks.registry import make_task
+from winwin.training.log import read_log
+from winwin.training.loop import TrainConfig, TrainRun, fit, resume, train_step
+from winwin.worlds.datasets import DrivingWorld
 
 SMALL = dict(image_size=(64,96), images=6, valid_images=3, windows='2x3', batch_size=2, warmup=2, log_every=1)
 def recipe(**over): return change(get_preset('driving-seg'), **(SMALL | dict(steps=8, save_every=3) | over))
@@ -25,12 +30,12 @@ import json, os, signal, sys, torch
 torch.set_num_threads(1)
 sys.path.insert(0, {tests!r})
 from test_train import recipe
-from winwin.recipes import train_recipe
+from winwin.training.recipes import train_recipe
 over,out,die = json.loads(sys.argv[1]),sys.argv[2],int(sys.argv[3])
 over = {{k: tuple(v) if isinstance(v, list) else v for k,v in over.items()}}
 def watch(line):
     if line['step']==die and 'loss' in line: os.kill(os.getpid(), signal.SIGKILL)
-r = train_recipe(recipe(**over), out, go_on=True, progress=False, watch=watch)
+r = train_recipe(recipe(**over), out, resume=True, progress=False, watch=watch)
 print(json.dumps(r.scores))
 """
 
@@ -59,7 +64,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, over):
     assert same(a, b)
     x,y = (pack_state(read_state(tmp_path/k/'last')) for k in ('whole','cut'))
     assert same(x[0], y[0]) and x[1]==y[1] # moments of the optimiser, step, best scores
-    drop = lambda o: {k: v for k,v in o.items() if k not in ('time','images_per_s','memory_mb')}
+    drop = lambda o: {k: v for k,v in o.items() if k not in ('time','images_per_s','memory_mb','cpu_s')}
     assert [drop(o) for o in read_log(tmp_path/'whole')]==[drop(o) for o in read_log(tmp_path/'cut')]
 
 def test_a_kill_at_a_random_moment_leaves_a_complete_checkpoint(tmp_path):
@@ -73,7 +78,7 @@ def test_a_kill_at_a_random_moment_leaves_a_complete_checkpoint(tmp_path):
         time.sleep(.037*i)
         p.kill()
         p.communicate()
-        assert read_state(settle(tmp_path/'run'/'last'))['step']>before
+        assert read_state(finish_write(tmp_path/'run'/'last'))['step']>before
         load_model(tmp_path/'run'/'last')
 
 def settled_step(out):
@@ -97,7 +102,7 @@ def test_sigterm_and_ctrl_c_leave_a_checkpoint_of_the_last_step(tmp_path):
 
 def test_workers_change_nothing():
     world = DrivingWorld((64,96), length=5)
-    draws = Draws(world, ('image','labels'), 8, 3, Augment())
+    draws = ItemStream(world, ('image','labels'), 8, 3, Augment())
     a,b = (list(batches(draws, range(2,5), 2, workers=w)) for w in (0,2))
     for x,y in zip(a, b):
         assert x.keys()==y.keys() and all(torch.equal(x[k], y[k]) for k in x)
@@ -106,7 +111,7 @@ def test_a_dataset_with_its_own_random_transform_is_reproducible():
     class Noisy(torch.utils.data.Dataset):
         def __len__(self): return 3
         def __getitem__(self, i): return dict(image=torch.rand(3,16,16), labels=torch.zeros(16,16, dtype=torch.uint8))
-    draws = Draws(Noisy(), ('image','labels'), 8)
+    draws = ItemStream(Noisy(), ('image','labels'), 8)
     torch.manual_seed(1); a = draws[4]
     torch.manual_seed(2); b = draws[4]
     assert torch.equal(a['image'], b['image']) and not torch.equal(a['image'], draws[5]['image'])
@@ -118,8 +123,8 @@ import json, os, sys, torch
 torch.set_num_threads(1)
 sys.path.insert(0, {tests!r})
 from test_train import recipe
-from winwin.recipes import train_recipe
-from winwin.streams import derive_seed
+from winwin.training.recipes import train_recipe
+from winwin.training.streams import derive_seed
 r = train_recipe(recipe(windows='full', steps=3, batch_size={batch}, valid_images=5, flip=0.), {out!r}, progress=False)
 if int(os.environ.get('RANK', 0))==0: print('SCORES', json.dumps(r.scores))
 """
@@ -179,14 +184,26 @@ def test_ema_is_what_is_evaluated_and_kept(tmp_path):
 def test_another_config_is_refused_with_the_difference(tmp_path):
     train_recipe(recipe(), tmp_path/'run', progress=False)
     with pytest.raises(ValueError, match=r'(?s)train.lr: 0.001 in the checkpoint, 0.5 now') as e:
-        train_recipe(recipe(lr=.5, images=7), tmp_path/'run', go_on=True, progress=False)
+        train_recipe(recipe(lr=.5, images=7), tmp_path/'run', resume=True, progress=False)
     assert 'data.length: 6 in the checkpoint, 7 now' in str(e.value)
     with pytest.raises(ValueError, match='holds a run already'): train_recipe(recipe(), tmp_path/'run', progress=False)
     with pytest.raises(FileNotFoundError, match='no checkpoint'): resume(tmp_path/'nothing', recipe_data(recipe()))
 
+def test_steps_by_hand_are_the_steps_of_fit():
+    r = recipe()
+    data = recipe_data(r)
+    task = recipe_task(r, data)
+    transform = recipe_augment(r, task)
+    whole = fit(recipe_model(r, task), data, r.train, transform=transform, task=task, progress=False)
+    run = TrainRun(recipe_model(r, task), data, r.train, task, transform)
+    source = run.batches()
+    with torch.random.fork_rng(devices=[]):
+        while run.step<r.train.steps: train_step(run, source)
+    for (k,a),b in zip(whole.model.state_dict().items(), run.final.state_dict().values()): assert torch.equal(a, b), k
+
 def test_finished_runs_stay_finished(tmp_path):
     a = train_recipe(recipe(), tmp_path/'run', progress=False)
-    b = train_recipe(recipe(), tmp_path/'run', go_on=True, progress=False)
+    b = train_recipe(recipe(), tmp_path/'run', resume=True, progress=False)
     assert same(weights(a.model), weights(b.model)) and b.scores['mIoU']==a.scores['mIoU']
 
 def test_loss_that_is_not_finite_stops_and_keeps_the_batch(tmp_path):
@@ -246,10 +263,10 @@ def test_presets_name_models_that_exist(name):
     with torch.device('meta'): model = create_model(r.model)
     assert f'_{r.train.task}_' in r.model and model.patch_size in (8,16)
 
-@pytest.mark.parametrize('name', variants((24,40), 256, 6))
+@pytest.mark.parametrize('name', paper_variants((24,40), 256, 6))
 def test_variants_fit_their_grid(name):
-    v = variants((24,40), 256, 6)[name]
-    from winwin.schemes import parse_scheme
+    v = paper_variants((24,40), 256, 6)[name]
+    from winwin.windows.schemes import parse_scheme
     w = parse_scheme(v['windows']).draw((24,40), 4, torch.Generator().manual_seed(0))
     assert w.num_tokens<=(960 if v['windows']=='full' else 290)
     task = SegTask(['a','b'])
@@ -272,7 +289,7 @@ def test_folders_of_ones_own(tmp_path):
     assert set(out.scores)>={'IoU/a','IoU/b'}
 
 @pytest.mark.parametrize('over,words', [
-    (dict(windows='2x99'), 'fit'), (dict(data='coco'), 'unknown; use driving'), (dict(model='winwin_depth_micro'), 'task'),
+    (dict(windows='2x99'), 'fit'), (dict(data='coco'), "no data 'coco'.*driving, layered"), (dict(model='winwin_depth_micro'), 'task'),
     (dict(head='mlp'), 'use linear'), (dict(steps=-1), 'at least 1'), (dict(layer_decay=2.), 'at most 1')])
 def test_mistakes_are_named(over, words):
     with pytest.raises(ValueError, match=words): train_recipe(recipe(**over), progress=False)

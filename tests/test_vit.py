@@ -5,9 +5,11 @@ from timm.models.vision_transformer import VisionTransformer
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils import _pytree
 import references
-from winwin.rope import apply_rope, half_to_pairs, rope_table
-from winwin.vit import Attention, Block, ViT, attend, from_tiles, gelu, to_tiles, vit_sizes
-from winwin.windows import Windows, sample_tokens, sample_windows, window_mask
+from winwin.models.positions import apply_rope, half_to_pairs, rope_table
+from winwin.models.layers import Attention, Block, attend, from_tiles, gelu, to_tiles
+from winwin.models.vit import ViT, vit_sizes
+from winwin.windows.layout import Windows, window_mask
+from winwin.windows.sampling import sample_tokens, sample_windows
 
 def seeded(seed=0): return torch.Generator().manual_seed(seed)
 def image(*shape, seed=0): return torch.randn(*shape, generator=seeded(seed))
@@ -369,9 +371,9 @@ def test_constructor_refuses(kw, words):
     with pytest.raises(ValueError, match=words): ViT(**{**dict(dim=32, depth=3, num_heads=4, patch_size=4), **kw})
 
 def test_unknown_preset():
-    with pytest.raises(ValueError, match="no preset 'huge'; choose from tiny, small, base, large"): ViT.preset('huge')
+    with pytest.raises(ValueError, match="no preset 'huge'; there are tiny, small, base, large"): ViT.preset('huge')
 
-@pytest.mark.parametrize('shape,windows,words', [((2,4,20,28), None, 'this model reads'), ((3,20,28), None, 'this model reads'), ((2,3,21,28), None, '21x28 pixels is not divisible.*pad_to_patches makes it 24x28'),
+@pytest.mark.parametrize('shape,windows,words', [((2,4,20,28), None, 'this model takes'), ((3,20,28), None, 'this model takes'), ((2,3,21,28), None, '21x28 pixels is not divisible.*pad_to_patches makes it 24x28'),
     ((2,3,20,28), Windows.full((7,5)), r'\(7, 5\) grid and the image has \(5, 7\) tokens'), ((2,3,20,28), sample_windows((5,7), [(2,2)], 3), '3 sets of windows for 2 images'),
     ((2,3,20,28), Windows.full((5,7), 3), '3 sets of windows'), ((2,3,0,28), None, 'at least 1')], ids=str)
 def test_forward_refuses(shape, windows, words):

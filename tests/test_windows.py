@@ -5,8 +5,9 @@ from hypothesis import given, settings, strategies as st
 from scipy.stats import chisquare
 from torch.utils import _pytree
 from torch.utils.data import DataLoader, Dataset
-from winwin import windows as module
-from winwin.windows import Windows, crop_windows, free_corners, random_sizes, sample_tokens, sample_windows, window_mask
+from winwin.windows import sampling as module
+from winwin.windows.layout import Windows, crop_windows, window_mask
+from winwin.windows.sampling import free_corners, random_sizes, sample_tokens, sample_windows
 
 quick = settings(deadline=None, max_examples=40, derandomize=True)
 

@@ -5,8 +5,8 @@ import pytest
 
 from conftest import ROOT
 from test_site import CONTRAST
-from winwin.lab import explorers, lab_notebook
-from winwin.lab_bench import _canvas, _drag, _open_notebook, _restart_and_run_all, _run_all, _slider, _token
+from winwin.workbench.lab import explorers, lab_notebook
+from winwin.workbench.contest import _canvas, _drag, _open_notebook, _restart_and_run_all, _run_all, _slider, _token
 
 WAIT = 120 # seconds, for slow machines; nothing waits longer than it must
 
@@ -132,9 +132,9 @@ def again(lab, page, name, wanted):
 
 @pytest.mark.browser
 def test_windows(lab, page):
-    from winwin.canvas import boxes_windows
-    from winwin.speed import Speed
-    from winwin.window_explorer import window_facts
+    from winwin.workbench.widgets import boxes_windows
+    from winwin.bench.cost import Speed
+    from winwin.workbench.windows import window_facts
     ask = lab.open(page, 'windows')
     first,grid,canvas = ask('windows.numbers()'),tuple(ask('windows.canvas.grid')),_canvas(page, 'image with windows')
     boxes = lambda: ask('windows.canvas.windows')
@@ -188,9 +188,9 @@ def test_windows(lab, page):
 
 @pytest.mark.browser
 def test_guidance(lab, page):
-    from winwin.canvas import boxes_windows
-    from winwin.guidance_explorer import guide_once
-    from winwin.worlds import LayeredFlow
+    from winwin.workbench.widgets import boxes_windows
+    from winwin.windows.guidance import guide_once
+    from winwin.worlds.datasets import LayeredFlow
     ask = lab.open(page, 'guidance')
     first,grid,canvas = ask('guidance.numbers()'),tuple(ask('guidance.canvas.grid')),_canvas(page, 'frame 1')
     item = LayeredFlow((360,640), max_motion=120)[1] # what it opens with
@@ -234,15 +234,15 @@ def test_guidance(lab, page):
 def seen():
     "Queries and keys of every layer of the shipped model on the image the explorer opens with"
     import torch
-    from winwin.attention_explorer import example_image
-    from winwin.layers import capture
-    from winwin.shipped import shipped_model
-    model = shipped_model()
-    with torch.no_grad(), capture(model, 'encoder') as seen: model(example_image(model)[None])
+    from winwin.workbench.explorer import example_scene
+    from winwin.models.controls import capture
+    from winwin.models.hub import bundled_model
+    model = bundled_model()
+    with torch.no_grad(), capture(model, 'encoder') as seen: model(example_scene(model).frames[None])
     return seen
 
 def self_probability_of(token, layer=3, tau=1.): # encoder 3 is what the explorer opens with
-    from winwin.attention import self_probability
+    from winwin.attention.statistics import self_probability
     return self_probability(seen()[layer].q, seen()[layer].k, tau)[0,:,token].mean().item()
 
 def caption(canvas): return canvas.locator('xpath=ancestor::*[contains(@class,"winwin-canvas")]').locator('.winwin-caption').inner_text()
@@ -309,21 +309,21 @@ def test_attention(lab, page, tmp_path):
 
 def read_at(tau):
     "What the temperature explorer should say of its last layer, from the functions below it"
-    from winwin.attention_explorer import example_image
-    from winwin.attention_maps import AttentionMaps
-    from winwin.layer_curves import LayerCurves, answer_change, read_with
-    from winwin.shipped import shipped_model
-    maps = AttentionMaps(shipped_model(), example_image(shipped_model()))
+    from winwin.workbench.explorer import example_scene
+    from winwin.attention.recorder import AttentionRecorder
+    from winwin.attention.token_maps import LayerCurves, prediction_change, read_with
+    from winwin.models.hub import bundled_model
+    maps = AttentionRecorder(bundled_model(), example_scene(bundled_model()).frames)
     stats,name = LayerCurves(maps),list(maps.layers)[-1]
     (plain,_),(out,now) = (read_with(maps, dict.fromkeys(maps.layers, t), stats.tokens) for t in (1.,tau))
     return {'mean self, windows': stats.windows[name]['self'].mean().item(), 'mean self, full, with tau': now[name]['self'].mean().item(),
-            'change': answer_change(maps.model, plain, out)[0]}
+            'change': prediction_change(maps.model, plain, out)[0]}
 
 @pytest.mark.browser
 def test_temperature(lab, page):
     ask = lab.open(page, 'temperature')
     first = ask('temperature.numbers()')
-    answer = _canvas(page, 'answer with tau')
+    answer = _canvas(page, 'prediction with tau')
     before = paint(answer)
     for _ in range(10): _slider(page, 'tau').press('ArrowRight')
     until(lambda: ask('temperature.chosen.taus["encoder.blocks.5.attn"][0]')==1.1)
@@ -338,9 +338,9 @@ def test_temperature(lab, page):
     for _ in range(5): _slider(page, 'tau').press('ArrowLeft')
     until(lambda: ask('temperature.chosen.taus["encoder.blocks.2.attn"]')==[1.1,1.05,1.1,1.1])
     until(lambda: ask('not temperature.latest.todo'))
-    assert ask('__import__("winwin").temperatures(temperature.maps.model)')=={}, 'the model is as it was'
+    assert ask('__import__("winwin").models.temperature_dict(temperature.maps.model)')=={}, 'the model is as it was'
     page.click('button:text-is("apply to model")')
-    assert until(lambda: ask('__import__("winwin").temperatures(temperature.maps.model)'))['encoder.blocks.2.attn']==pytest.approx([1.1,1.05,1.1,1.1])
+    assert until(lambda: ask('__import__("winwin").models.temperature_dict(temperature.maps.model)'))['encoder.blocks.2.attn']==pytest.approx([1.1,1.05,1.1,1.1])
     # marks on the curve, and a click on it
     for text in ('log-ratio','sweep','match','learn'): page.click(f'button:text-is("{text}")')
     for text in ('now','log-ratio','swept','matched','learned'): page.locator('.winwin-chart text.mark', has_text=text).wait_for()
@@ -387,12 +387,12 @@ def test_all_on_one_page(lab, page):
 def test_cross_attention(lab, page):
     "Click in frame 1, see frame 2"
     import torch
-    from winwin.attention_explorer import example_image
-    from winwin.attention_maps import AttentionMaps
-    from winwin.shipped import shipped_model
-    from winwin.token_rows import token_panels
+    from winwin.workbench.explorer import example_scene
+    from winwin.attention.recorder import AttentionRecorder
+    from winwin.models.hub import bundled_model
+    from winwin.attention.token_maps import token_panels
     nb = lab_notebook('attention')
-    nb['cells'][2]['source'] = ["from winwin import shipped_model\n", "flow = AttentionExplorer(shipped_model('flow'))\n", "flow"]
+    nb['cells'][2]['source'] = ["from winwin import bundled_model\n", "flow = AttentionExplorer(bundled_model('flow'))\n", "flow"]
     (lab.folder/'flow.ipynb').write_text(json.dumps(nb))
     ask = lab.open(page, 'flow')
     (H,W),frame,second = ask('flow.maps.grid'),_canvas(page, 'frame 1'),_canvas(page, 'attention in the full image')
@@ -401,8 +401,8 @@ def test_cross_attention(lab, page):
     page.mouse.click(*_token(frame, y, x, (H,W)))
     page.locator('.winwin-explorer table', has_text=f'row {y}, column {x}').wait_for()
     until(lambda: paint(second)!=before)
-    model = shipped_model('flow')
-    maps = AttentionMaps(model, example_image(model))
+    model = bundled_model('flow')
+    maps = AttentionRecorder(model, example_scene(model).frames)
     want = token_panels(maps, ask('flow.layer.value'), [y*W+x], ask('flow.tau.value'))
     seen = ask('flow.numbers()')
     for view in ('full','tau'):
@@ -444,18 +444,18 @@ def test_unknown_explorer():
 
 @pytest.mark.parametrize('kind,module,hint', [('lab', 'jupyterlab', "pip install 'winwin[lab]'"), ('app', 'voila', "pip install 'winwin[app]'")])
 def test_missing_program(kind, module, hint, monkeypatch):
-    import winwin.lab as lab
+    import winwin.workbench.lab as lab
     monkeypatch.setattr(lab, 'find_spec', lambda name: None if name==module else True)
     with pytest.raises(ImportError, match=re.escape(hint)): lab.run_lab(kind=kind)
 
 def test_a_server_that_dies_says_why(tmp_path, monkeypatch):
-    import winwin.lab as lab
+    import winwin.workbench.lab as lab
     monkeypatch.setattr(lab, '_command', lambda *_: [sys.executable, '-c', 'raise SystemExit("no such thing")'])
     with pytest.raises(OSError, match='no such thing'):
         with lab.LabServer(tmp_path): pass
 
 def test_your_notebooks_stay(tmp_path):
-    from winwin.lab import write_notebooks
+    from winwin.workbench.lab import write_notebooks
     files = write_notebooks(tmp_path)
     files['attention'].write_text('mine')
     assert write_notebooks(tmp_path)['attention'].read_text()=='mine'
@@ -466,11 +466,11 @@ def test_your_notebooks_stay(tmp_path):
 # --- The site
 
 @pytest.mark.browser
-@pytest.mark.parametrize('name', ['widgets', 'window_explorer', 'guidance_explorer', 'attention_explorer', 'temperature_explorer', 'tutorials/workbench'])
+@pytest.mark.parametrize('name', ['workbench/index', 'workbench/windows', 'workbench/guidance', 'workbench/attention', 'workbench/temperature', 'tutorials/workbench'])
 def test_site_shows_static_versions(name, url, page):
     page.goto(f'{url}/{name}.html')
     sizes = page.eval_on_selector_all('article .cell_output img', 'e => e.map(i => [i.naturalWidth, i.naturalHeight])')
-    assert len([s for s in sizes if s[0]>=500])>=(4 if name in ('widgets','tutorials/workbench') else 1), sizes
+    assert len([s for s in sizes if s[0]>=500])>=(4 if name in ('workbench/index','tutorials/workbench') else 1), sizes
     assert not page.problems and not page.outside
 
 @pytest.mark.browser
@@ -487,6 +487,6 @@ def test_site_has_live_pages(name, url, page):
     until(lambda: shows()!=before)
     for text in ('.winwin-explorer table td', 'label'):
         if page.locator(text).first.is_visible(): assert page.evaluate(CONTRAST, text)[0]>4.5, text
-    page.goto(f'{url}/widgets.html')
+    page.goto(f'{url}/workbench/index.html')
     assert page.locator(f'a[href$="workbench/{name}.html"]').count()==1
     assert not page.problems and not page.outside

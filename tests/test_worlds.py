@@ -2,11 +2,11 @@
 import numpy as np, pytest, torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
-from winwin import raycast
-from winwin.streets import make_street
-from winwin.raycast import camera_rays, street_flow, trace_street
-from winwin.paint import paint_street
-from winwin.worlds import DrivingWorld, color_labels, show_world
+from winwin.worlds import raycast
+from winwin.worlds.streets import make_street
+from winwin.worlds.raycast import camera_rays, street_flow, trace_street
+from winwin.worlds.paint import paint_street
+from winwin.worlds.datasets import DrivingWorld, color_labels, show_world
 
 SIZE = (96,160)
 MOVERS = torch.tensor([DrivingWorld.classes.index(k) for k in ('car','truck','person','bicycle')])
@@ -110,12 +110,12 @@ def test_tiles_agree_with_textbook_rays(seed, frame):
     y,x = (o.flatten() for o in centres(*SIZE))
     keep = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:500]
     d = torch.stack([x,y,torch.ones_like(x)], 1)[keep] @ torch.from_numpy(camera_rays(sc, frame, SIZE)[1]).float().T
-    slow = torch.stack([raycast._meets(row.expand(500,-1), d) for row in raycast._table(sc, frame, 'cpu')])
+    slow = torch.stack([raycast._meets(row.expand(500,-1), d) for row in raycast.solid_table(sc, frame, 'cpu')])
     best,who = slow.max(0)
     inv,ids = inv.flatten()[keep],ids.flatten()[keep]
-    solid = ids>=raycast._FIRST
+    solid = ids>=raycast.FIRST_SOLID
     assert ((best/inv-1).abs()<2e-3)[solid].float().mean()>.99
-    assert (who+raycast._FIRST==ids)[solid].float().mean()>.98
+    assert (who+raycast.FIRST_SOLID==ids)[solid].float().mean()>.98
     assert (best<=inv*1.001)[~solid].float().mean()>.99
 
 def test_visible_agrees_with_textbook_rays():
@@ -128,7 +128,7 @@ def test_visible_agrees_with_textbook_rays():
     ok = (z>raycast._NEAR) & (xy>=0).all(1) & (xy[:,0]<=SIZE[1]) & (xy[:,1]<=SIZE[0])
     keep = ok.nonzero()[:,0][torch.randperm(int(ok.sum()), generator=torch.Generator().manual_seed(0))[:600]]
     d = torch.cat([xy,torch.ones(len(xy),1)], 1)[keep] @ torch.from_numpy(camera_rays(sc, 1, SIZE)[1]).float().T
-    best = torch.stack([raycast._meets(row.expand(len(keep),-1), d) for row in raycast._table(sc, 1, 'cpu')]).amax(0)
+    best = torch.stack([raycast._meets(row.expand(len(keep),-1), d) for row in raycast.solid_table(sc, 1, 'cpu')]).amax(0)
     own = torch.where(ids.flatten()[keep]==0, 0., 1/z[keep])
     assert ((best<=own*1.002)==item['visible'].flatten()[keep]).float().mean()>.985
 

@@ -5,7 +5,7 @@
 nbdev's processors turn a notebook into a page, Sphinx with myst-nb and furo into HTML. No cell runs: pages show
 the outputs saved in the notebooks, and signatures are read from the exported modules. Warnings are errors.
 """
-import ast, base64, io, json, re, shutil, subprocess, sys, tokenize, tomllib
+import ast, base64, io, json, re, shutil, subprocess, sys, tokenize
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import nb as tool
 
 ROOT, NBS, LIB = tool.ROOT, tool.NBS, tool.LIB
 WORK, OUT, PICTURES = ROOT/'_proc', ROOT/'_docs', ROOT/'docs'/'readme'
-SRC, HTML = WORK/'src', WORK/'html'
+SRC, HTML, LIVE = WORK/'src', WORK/'html', ROOT/'_live'
 OPTION = re.compile(r'\A#\| *([\w-]+): *(.*)(?:\n|\Z)') # `#| fig-cap: "..."` at the top of a cell
 DEFS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -27,7 +27,7 @@ DEFS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 @cache
 def module(mod):
     "Syntax tree, source, and `{line: comment}` of an exported module"
-    src = (LIB/f'{mod}.py').read_text(encoding='utf-8')
+    src = tool.module_file(mod).read_text(encoding='utf-8')
     toks = tokenize.generate_tokens(io.StringIO(src).readline)
     return ast.parse(src), src, {t.start[0]: t.string.lstrip('# ') for t in toks if t.type==tokenize.COMMENT}
 
@@ -55,9 +55,17 @@ def returns(node, mod):
 
 def find(tree, name): return next((o for o in tree.body if isinstance(o, DEFS) and o.name==name), None)
 
-def methods(node):
-    "Public methods with a docstring, in order"
-    return [o for o in node.body if isinstance(o, DEFS[:2]) and o.name[0]!='_' and ast.get_docstring(o)]
+def is_patch(node): return any(getattr(d, 'id', '').startswith('patch') for d in node.decorator_list)
+
+def patched(tree, name):
+    "Functions of a module that `@patch` makes methods of a class"
+    of = lambda o: o.args.args and o.args.args[0].annotation and ast.unparse(o.args.args[0].annotation)==name
+    return [o for o in tree.body if isinstance(o, DEFS[:2]) and is_patch(o) and of(o)]
+
+def methods(node, tree):
+    "Public methods of a class with a docstring, in order, those that grow on it later too"
+    own = [*node.body, *patched(tree, node.name)]
+    return [o for o in own if isinstance(o, DEFS[:2]) and o.name[0]!='_' and ast.get_docstring(o)]
 
 def signature(name, node, mod):
     args = ', '.join(n if not d else f'{n}={d}' for n,_,d,_ in params(node, mod))
@@ -72,7 +80,9 @@ def homes():
         for o in module(mod)[0].body:
             if not isinstance(o, DEFS) or o.name not in names: continue
             out[o.name] = mod
-            if isinstance(o, ast.ClassDef): out |= {f'{o.name}.{m.name}': mod for m in o.body if isinstance(m, DEFS) and m.name[0]!='_'}
+            if not isinstance(o, ast.ClassDef): continue
+            own = [*o.body, *patched(module(mod)[0], o.name)]
+            out |= {f'{o.name}.{m.name}': mod for m in own if isinstance(m, DEFS) and m.name[0]!='_'}
     return out
 
 # --- From notebook to page
@@ -107,7 +117,7 @@ def symbol(name, mod, source):
     parts = [f'({label(name)})=\n### `{name}`', ast.get_docstring(node) or '']
     if not source: parts.append(f'```python\n{signature(name, node, mod)}\n```')
     if any(c or t and n!='**returns**' for n,t,_,c in rows): parts.append(box('params', table(['name', 'type', 'default', 'details'], rows)))
-    if isinstance(node, ast.ClassDef) and (ms := methods(node)):
+    if isinstance(node, ast.ClassDef) and (ms := methods(node, module(mod)[0])):
         rows = [(code(signature(m.name, m, mod)), prose(ast.get_docstring(m))) for m in ms]
         parts.append(box('methods', table(['method', 'what it does'], rows)))
     return '\n\n'.join(p for p in parts if p)
@@ -116,7 +126,7 @@ def pieces(src):
     "Cut a cell's source into (public name or None, its source), so that each source follows its own heading"
     lines, starts = src.splitlines(), []
     for o in ast.parse(src).body:
-        if not isinstance(o, DEFS) or o.name not in homes(): continue
+        if not isinstance(o, DEFS) or o.name not in homes() or is_patch(o): continue
         at = min([o.lineno, *[d.lineno for d in o.decorator_list]]) - 1
         while at and lines[at-1].startswith('#'): at -= 1
         starts.append((at, o.name))
@@ -166,9 +176,9 @@ def read_page(path):
     page.metadata.pop('widgets', None)
     return page
 
-def page_name(path): return re.sub(r'(^|/)\d+[a-z]?_', r'\1', tool.name(path))
+def page_name(path): return re.sub(r'(^|/)\d+_', r'\1', tool.name(path))
 
-def module_of(path): return next((m[1] for c in read_nb(path).cells if (m := re.match(r'#\|\s*default_exp\s+(\w+)', c.source))), None)
+def module_of(path): return tool.module_of(path)
 
 def outside_code(md, f):
     "Apply `f` to the lines of `md` that are neither headings nor code blocks"
@@ -198,17 +208,90 @@ def link_notebooks(line, path, where):
 # --- The site
 
 def sidebar(pages):
-    "`{caption: [page]}` of docs/sidebar.toml, limited to `pages`"
-    plan = tomllib.loads((ROOT/'docs'/'sidebar.toml').read_text(encoding='utf-8'))
-    listed = [p for ps in plan.values() for p in ps]
-    if twice := {p for p in listed if listed.count(p)>1}: sys.exit(f'docs/sidebar.toml lists {", ".join(sorted(twice))} twice')
-    if missing := pages.keys() - set(listed):
-        sys.exit(f'docs/sidebar.toml does not list {", ".join(sorted(missing))}: add each under the caption where it should be read')
-    return {k: found for k,ps in plan.items() if (found := [p for p in ps if p in pages])}
+    "`{caption: [page]}` of nbs/rooms.toml; a room is one page, the other pages are behind it"
+    plan = tool.plan()
+    front,*others = hall_pages()
+    out = {'Start': plan['pages']['Start'], 'Tutorials': plan['pages']['Tutorials'], 'Rooms': [f'{r}/index' for r in plan['rooms']],
+           plan['hall']['title']: [front], 'Results': plan['pages']['Results']}
+    behind = [*others, *(p for r in plan['rooms'] for p in room_pages(r, pages))]
+    if missing := pages.keys() - {p for ps in out.values() for p in ps} - set(behind):
+        sys.exit(f'nbs/rooms.toml does not list {", ".join(sorted(missing))}: put each into a room, or under [pages]')
+    return {k: found for k,ps in out.items() if (found := [p for p in ps if p in pages or p.endswith('/index')])}
+
+def hall_pages():
+    "Pages of the hall: the command line in front, the others behind it"
+    hall = tool.plan()['hall']
+    return [*hall['last'][::-1], *hall['first']]
+
+def room_pages(room, pages):
+    "Pages of a room in the order of their numbers, internal ones last"
+    inner = [f'{room}/{m}' for m in tool.plan()['rooms'][room].get('internal', [])]
+    listed = [p for p in pages if p.startswith(f'{room}/') and p != f'{room}/index']
+    return [*(p for p in listed if p not in inner), *(p for p in inner if p in listed)]
+
+def toctree(entries, **options):
+    head = ''.join(f':{k}: {v}'.rstrip() + '\n' for k,v in dict(hidden='', **options).items())
+    return '```{toctree}\n' + head + '\n' + '\n'.join(entries) + '\n```'
 
 def toctrees(plan):
     entry = lambda p: 'Overview <self>' if p=='index' else p
-    return '\n\n'.join(f'```{{toctree}}\n:hidden:\n:caption: {k}\n\n' + '\n'.join(map(entry, ps)) + '\n```' for k,ps in plan.items())
+    return '\n\n'.join(toctree(map(entry, ps), caption=k) for k,ps in plan.items())
+
+def subtitle(path):
+    "The line below a notebook's title"
+    return next(m[1] for c in read_nb(path).cells if c.cell_type=='markdown' and (m := re.match(r'# [^\n]+\n+> ([^\n]+)', c.source)))
+
+def title(path): return next(m[1] for c in read_nb(path).cells if c.cell_type=='markdown' and (m := re.match(r'# ([^\n]+)', c.source)))
+
+def room_tables(room, pages):
+    "What is in a room: a table of its modules, one of its internals, and the tree of its pages"
+    inner = {f'{room}/{m}' for m in tool.plan()['rooms'][room].get('internal', [])}
+    row = lambda p: (f'[{title(pages[p])}](/{p}.ipynb)', f'`winwin.{p.replace("/", ".")}`', prose(subtitle(pages[p])))
+    mine = room_pages(room, pages)
+    parts = ['## Modules', box('modules', table(['page', 'module', 'what it is'], [row(p) for p in mine if p not in inner]))]
+    if inner: parts += ['## Internals', 'How it is done inside. Import these from their modules; they may change without notice.',
+                        box('modules', table(['page', 'module', 'what it is'], [row(p) for p in mine if p in inner]))]
+    return '\n\n'.join([*parts, toctree([f'/{p}' for p in mine])])
+
+def live_pages(to):
+    "Explorers as pages that need no kernel, in the folder `to`; made again only when the package has changed"
+    from winwin.workbench.lab import explorers
+    newest = max(f.stat().st_mtime for f in LIB.rglob('*') if f.is_file() and '__pycache__' not in f.parts)
+    LIVE.mkdir(exist_ok=True)
+    for name,(kind,*_) in explorers.items():
+        page = LIVE/f'{name}.html'
+        if not page.exists() or page.stat().st_mtime<newest: make_live(kind, name).save(page)
+        shutil.copy(page, to/page.name)
+
+def make_live(kind, name):
+    "An explorer on built-in data, with all marks on the curve of the temperature"
+    import winwin
+    ex = getattr(winwin, kind)()
+    for work in ('sweep','match','learn') if name=='temperature' else ():
+        ex.request(getattr(ex, work))
+        ex.request(ex.reset)
+    if ex.error is not None: raise ex.error
+    return ex
+
+def room_picture(room, which):
+    "Markdown of a figure with a caption, such as `00_layout 1`, and its file beside the room's page"
+    stem,number = which.split()
+    cells = [c for c in read_nb(NBS/room/f'{stem}.ipynb').cells if c.cell_type=='code' and '#| fig-cap' in c.source]
+    cell = cells[int(number)]
+    png = next(o['data']['image/png'] for o in cell.outputs if 'image/png' in o.get('data', {}))
+    (SRC/room/'room.png').write_bytes(base64.b64decode(png))
+    caption = re.search(r'#\| fig-cap: *"?(.*?)"? *$', cell.source, re.M)[1]
+    return f'![{prose(caption)}](room.png)\n\n*{prose(caption)}*'
+
+def write_rooms(pages):
+    "The front page of every room that has no notebook for it"
+    for room,o in tool.plan()['rooms'].items():
+        if f'{room}/index' in pages: continue
+        (SRC/room).mkdir(parents=True, exist_ok=True)
+        parts = [f'# {o["title"]}', f'> {o["says"]}', o['about'], room_picture(room, o['picture']),
+                 f'`from winwin.{room} import ...` gives everything in the table.', room_tables(room, pages)]
+        text = '\n\n'.join(parts)
+        (SRC/room/'index.md').write_text(text + '\n', encoding='utf-8')
 
 def draw_plotly(cell, i, up):
     "Let the bundled plotly.js draw saved plotly figures"
@@ -226,6 +309,7 @@ def write_page(page, path, pages):
     names = {v: k for k,v in pages.items()}
     name = names[path]
     for i,c in enumerate(page.cells):
+        if c.options_.get('made'): continue # links are as Sphinx wants them
         if c.cell_type=='markdown':
             line = lambda s: link_names(link_notebooks(s, path, lambda p: f'/{names[p]}.ipynb'), lambda n: '#' + label(n))
             c.source = outside_code(c.source, line)
@@ -282,12 +366,16 @@ def main():
     plan = sidebar(pages)
     shutil.rmtree(WORK, ignore_errors=True)
     shutil.copytree(ROOT/'docs', SRC, ignore=shutil.ignore_patterns('readme', '__pycache__'))
+    live_pages(SRC/'_static'/'workbench')
     for name,path in pages.items():
         page = read_page(path)
         if name=='index':
             readme(page)
             page.cells.append(mk_cell(toctrees(plan), 'markdown', options_={}))
+        elif name==hall_pages()[0]: page.cells.append(mk_cell(toctree([f'/{p}' for p in hall_pages()[1:]]), 'markdown', options_=dict(made=True)))
+        elif name.endswith('/index'): page.cells.append(mk_cell(room_tables(name.split('/')[0], pages), 'markdown', options_=dict(made=True)))
         write_page(page, path, pages)
+    write_rooms(pages)
     err = subprocess.call([sys.executable, '-m', 'sphinx', '-q', '-W', '--keep-going', '-d', WORK/'doctrees', '-b', 'html', SRC, HTML], cwd=ROOT)
     if err: sys.exit(err)
     check([ROOT/'README.md', *HTML.rglob('*.html'), HTML/'searchindex.js'])

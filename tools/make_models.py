@@ -10,19 +10,20 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from winwin.flow_predict import predict_flow
-from winwin.models import create_model
-from winwin.predict import predict
-from winwin.pretrained import load_model, save_model
-from winwin.recipes import change, get_preset, recipe_augment, recipe_data, recipe_task
-from winwin.tasks import evaluate
-from winwin.train import fit, resume
+from winwin.inference.modes import predict_flow
+from winwin.models.dense import create_model
+from winwin.inference.modes import predict
+from winwin.models.hub import load_model, save_model
+from winwin.training.recipes import change, get_preset, recipe_augment, recipe_data, recipe_task
+from winwin.tasks.task import evaluate
+from winwin.training.loop import fit, resume
 
 HERE = Path(__file__).resolve().parents[1]
 OUT = HERE/'winwin'/'static'/'models'
-SMALL = dict(dim=128, num_heads=4, mlp_ratio=2., head_args=dict(hidden=64, depth=2)) # six layers of four heads in 1 million parameters
+SMALL = dict(dim=128, num_heads=4, mlp_ratio=2., head='upsample', head_args=dict(cell_dim=32, hidden=48, stride=2)) # six layers of four heads in 1 million parameters
 RECIPES = dict(
-    seg=change(get_preset('driving-seg'), steps=1800, batch_size=4, lr=1.5e-3, beta2=.95, warmup=100, ema=.995, images=1600, log_every=20),
+    seg=change(get_preset('driving-seg'), steps=6000, batch_size=8, lr=2e-3, beta2=.95, warmup=200, ema=.998, images=3200, scale=(.87,1.41),
+               jitter=.5, class_weights='auto', log_every=20, save_every=200),
     flow=change(get_preset('flow-layered'), steps=900, batch_size=8, lr=1e-3, ema=.99, images=2000, flip=.5, flip_y=.5, log_every=20))
 
 def make(task, recipe):
@@ -44,7 +45,7 @@ def train(task, recipe, data, what, runs):
 def ship(task, steps, cache, runs, out):
     recipe = change(RECIPES[task], root=cache, **dict(steps=steps, warmup=min(100, steps//8)) if steps else {})
     data = recipe_data(recipe)
-    what = recipe_task(recipe, data)
+    what = recipe_task(recipe, data, weigh=True)
     model = train(task, recipe, data, what, runs)
     extra = dict(recipe=asdict(replace(recipe, root=None)), **dict(classes=list(data.classes)) if task=='seg' else {})
     save_model(model.half(), out/task, extra=extra)

@@ -3,12 +3,13 @@
     python tools/nb.py text  [NAME...]   nbs/NAME.ipynb -> nbtext/NAME.py   (py:percent, git-ignored)
     python tools/nb.py build [NAME...]   nbtext/NAME.py -> nbs/NAME.ipynb, exported, executed, cleaned
     python tools/nb.py run   [NAME...]   execute nbs/NAME.ipynb in place, cleaned
-    python tools/nb.py export            nbdev_export, then winwin/__init__.py from the modules' public names
+    python tools/nb.py export            nbdev_export, then the `__init__`s of the package and its rooms from nbs/rooms.toml
 
-NAME is the path under nbs/ without the suffix. Cells that keep their text keep their id and output,
+NAME is the path under nbs/ without the suffix, such as windows/00_layout. Cells that keep their text keep their id and output,
 so building twice changes nothing.
 """
-import argparse, ast, base64, hashlib, io, re, sys
+import argparse, ast, base64, hashlib, io, json, re, sys, textwrap, tomllib
+from functools import cache
 from pathlib import Path
 
 import jupytext, nbformat
@@ -28,7 +29,28 @@ VOLATILE = [(re.compile(re.escape(str(ROOT)) + r'/?'), ''), (re.compile(r'/tmp/i
 WIDGET, PLOTLY = 'application/vnd.jupyter.widget-view+json', 'application/vnd.plotly.v1+json'
 FMT = {'extension': '.py', 'format_name': 'percent'}
 
-def notebooks(): return sorted(p for p in NBS.rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
+@cache
+def plan():
+    "What nbs/rooms.toml says: hall, rooms in order, other pages, names of the front door"
+    return tomllib.loads((NBS/'rooms.toml').read_text(encoding='utf-8'))
+
+def module_of(path):
+    "Module that a notebook makes, such as 'windows.layout'; none if it makes none"
+    cells = json.loads(path.read_text(encoding='utf-8'))['cells']
+    return next((m[1] for c in cells if (m := re.match(r'#\|\s*default_exp\s+([\w.]+)', ''.join(c['source'])))), None)
+
+def module_file(mod): return LIB.joinpath(*mod.split('.')).with_suffix('.py')
+
+def rank(path):
+    "Where a notebook stands: the first of the hall, the rooms, the rest of the hall, all other pages"
+    *folders, file = path.relative_to(NBS).parts
+    rooms = list(plan()['rooms'])
+    if folders: at = 1+rooms.index(folders[0]) if folders[0] in rooms else 200
+    elif not file[0].isdigit(): at = 300
+    else: at = 0 if re.sub(r'^\d+_', '', path.stem) in plan()['hall']['first'] else 100
+    return at, str(path)
+
+def notebooks(): return sorted((p for p in NBS.rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts), key=rank)
 
 def name(path): return str(path.relative_to(NBS).with_suffix(''))
 
@@ -106,57 +128,93 @@ def run(name):
     nbformat.write(nb, path)
 
 def public_names():
-    "`{module: [names]}` of every exported notebook, in notebook order"
+    "`{module: [names]}` of every exported notebook, in the order of the house"
     out = {}
     for path in notebooks():
-        mod = next((m[1] for c in nbformat.read(path, 4).cells if (m := re.match(r'#\|\s*default_exp\s+(\w+)', c.source))), None)
+        mod = module_of(path)
         if mod is None: continue
-        tree = ast.parse((LIB/f'{mod}.py').read_text())
+        tree = ast.parse(module_file(mod).read_text(encoding='utf-8'))
         names = next(ast.literal_eval(o.value) for o in tree.body if isinstance(o, ast.Assign) and o.targets[0].id == '__all__')
         if names: out[mod] = names
     return out
 
-INIT = '''"{description}"
-# Made by tools/nb.py from the notebooks' public names: edit those, not this file.
-import sys
+HEAD = '''"{says}"
+# Made by tools/nb.py from nbs/rooms.toml and the notebooks' public names: edit those, not this file.
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
-
-__version__ = "{version}"
-
+'''
+BODY = '''
 if TYPE_CHECKING:
 {imports}
 
-_HOME = {{ # public name -> module, loaded on first use so that `import winwin` stays quick
+_HOME = {{ # public name -> module, loaded on first use so that an import stays quick
 {home}
 }}
-__all__ = ['__version__', *_HOME]
+__all__ = [{first}*_HOME]
 
 def __getattr__(name):
-    if name not in _HOME: raise AttributeError(f"module 'winwin' has no attribute {{name!r}}")
+{rooms}    if name not in _HOME: raise AttributeError(f"module {{__name__!r}} has no attribute {{name!r}}")
     return getattr(import_module(f'.{{_HOME[name]}}', __name__), name)
 
 def __dir__(): return sorted(set(globals()) | set(__all__))
-
-class _Package(ModuleType):
-    "`from winwin import predict` is the function, also after the module `winwin.predict` was imported"
-    def __setattr__(self, name, value):
-        if _HOME.get(name) == name and isinstance(value, ModuleType): value = getattr(value, name)
-        super().__setattr__(name, value)
-
-sys.modules[__name__].__class__ = _Package
 '''
 
-def init_text():
-    mods, cfg = public_names(), get_config()
-    return INIT.format(description=cfg.description, version=cfg.version,
-        imports='\n'.join(f'    from .{m} import ' + ', '.join(n) for m,n in mods.items()),
-        home='\n'.join('    ' + ' '.join(f'{o!r}: {m!r},' for o in n) for m,n in mods.items()))
+def lines(start, words, end='', width=100):
+    "Words in lines that all begin with `start`"
+    out, now = [], []
+    for w in words:
+        if now and len(start + ' '.join(now+[w]) + end) > width: out.append(now); now = []
+        now.append(w)
+    return '\n'.join(start + ' '.join(o).rstrip(',') + end for o in out+[now] if o)
+
+def init_body(homes, first='', rooms=''):
+    "Lazy names: `{module: [names]}`, modules as seen from the package"
+    return BODY.format(first=first, rooms=rooms,
+        imports='\n'.join(lines(f'    from .{m} import ', [f'{o},' for o in n]) for m,n in homes.items()),
+        home='\n'.join(lines('    ', [f'{o!r}: {m!r},' for o in n], ',') for m,n in homes.items()))
+
+def front(names):
+    "`{module: [names]}` of what the package offers, in the order of rooms.toml"
+    home, out = {n: m for m,ns in names.items() for n in ns}, {}
+    if lost := [n for n in plan()['front']['names'] if n not in home]: sys.exit(f'nbs/rooms.toml: nothing defines {", ".join(lost)}')
+    for n in plan()['front']['names']: out.setdefault(home[n], []).append(n)
+    return out
+
+def door(room, names):
+    "`{module: [names]}` of what a room offers: all public names, those of internal modules apart"
+    inner = plan()['rooms'][room].get('internal', [])
+    return {m.split('.')[1]: n for m,n in names.items() if m.split('.')[0] == room and '.' in m and m.split('.')[1] not in inner}
+
+def init_texts():
+    "`{file: text}` of the `__init__`s"
+    cfg, names = get_config(), public_names()
+    rooms = list(plan()['rooms'])
+    known = lines('    ', [f'{r!r},' for r in rooms], ',')
+    top = HEAD.format(says=cfg.description) + f'\n__version__ = "{cfg.version}"\n' + init_body(front(names), "'__version__', ",
+        "    if name in _ROOMS: return import_module(f'.{name}', __name__)\n").replace('\ndef __getattr__', f'_ROOMS = (\n{known}\n)\n\ndef __getattr__', 1)
+    return {LIB/'__init__.py': top} | {LIB/r/'__init__.py': HEAD.format(says=plan()['rooms'][r]['says']) + init_body(door(r, names)) for r in rooms}
+
+def clear_stale():
+    "Remove modules that no notebook makes any more"
+    made = {module_file(m) for p in notebooks() if (m := module_of(p))}
+    for p in LIB.rglob('*.py'):
+        if p not in made and 'AUTOGENERATED' in p.read_text(encoding='utf-8')[:500] and p.name != '_modidx.py': p.unlink()
+
+def narrow(path):
+    "Wrap the `__all__` of an exported module at 100 columns"
+    src = path.read_text(encoding='utf-8')
+    found = re.search(r'^__all__ = \[(.*?)\]$', src, re.M | re.S)
+    if found is None: return
+    names = ', '.join(o.strip() for o in found[1].split(','))
+    text = textwrap.fill(f'__all__ = [{names}]', 100, subsequent_indent=' '*11, break_long_words=False)
+    new = src[:found.start()] + text + src[found.end():]
+    if new!=src: path.write_text(new, encoding='utf-8')
 
 def export():
     nbdev_export.__wrapped__()
-    (LIB/'__init__.py').write_text(init_text())
+    clear_stale()
+    for mod in public_names(): narrow(module_file(mod))
+    for path,text in init_texts().items(): path.write_text(text, encoding='utf-8')
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

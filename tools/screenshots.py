@@ -1,5 +1,4 @@
-"""What the site shows of the workbench, in docs/_static/workbench/: pictures of the explorers in JupyterLab
-(NAME.png, attention-dark.png) and pages that are alive without a kernel (NAME.html).
+"""Pictures of the explorers in JupyterLab, in docs/_static/workbench/ (NAME.png, attention-dark.png).
 
     python tools/screenshots.py [NAME...]     windows, guidance, attention, temperature; none = all
 
@@ -9,9 +8,8 @@ import argparse, io, json, os, tempfile
 from pathlib import Path
 
 from PIL import Image
-import winwin
-from winwin.lab import LabServer, explorers, write_notebooks
-from winwin.lab_bench import _browser_page, _open_notebook, _run_all
+from winwin.workbench.lab import LabServer, explorers, write_notebooks
+from winwin.workbench.contest import _browser_page, _open_notebook, _run_all
 
 OUT = Path(__file__).resolve().parents[1]/'docs'/'_static'/'workbench'
 THEMES = {'': ('JupyterLab Light',list(explorers)), '-dark': ('JupyterLab Dark',['attention'])}
@@ -32,20 +30,12 @@ def shoot(page, server, name, file):
     png.quantize(256, Image.Quantize.MEDIANCUT, kmeans=2, dither=Image.Dither.NONE).save(file, optimize=True)
     return file
 
-def live_page(name, file):
-    "An explorer as a page with a slider"
-    ex = getattr(winwin, explorers[name][0])()
-    for work in ('sweep','match','learn') if name=='temperature' else (): # all marks
-        ex.request(getattr(ex, work)); ex.request(ex.reset)
-    if ex.error is not None: raise ex.error
-    return ex.save(file)
-
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('names', nargs='*', help='explorers')
     names = ap.parse_args().names or list(explorers)
     OUT.mkdir(parents=True, exist_ok=True)
-    files = [live_page(n, OUT/f'{n}.html') for n in names]
+    files = []
     for end,(theme,some) in THEMES.items():
         if not (some := [n for n in names if n in some]): continue
         with tempfile.TemporaryDirectory() as d:

@@ -1,0 +1,37 @@
+"What layers look at, in memory that grows with the tokens and not with their square"
+# Made by tools/nb.py from nbs/rooms.toml and the notebooks' public names: edit those, not this file.
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .statistics import attention_sums, head_taus, self_probability, token_products
+    from .statistics import attention_logits, attention_rows, attention_entropy, window_mass
+    from .statistics import window_ids, attention_distance, distance_profile, TauCurve
+    from .views import View, make_views, patch_size_of, TokenMeans, layer_means
+    from .views import AttentionComparison, compare_attention
+    from .recorder import RecordedLayer, AttentionRecorder, normalize_images
+    from .token_maps import TokenRows, token_panels, layer_rows, mosaic, tau_curve, curve_map
+    from .token_maps import token_stats, LayerCurves, read_with, prediction_picture
+    from .token_maps import prediction_change
+
+_HOME = { # public name -> module, loaded on first use so that an import stays quick
+    'attention_sums': 'statistics', 'head_taus': 'statistics', 'self_probability': 'statistics',
+    'token_products': 'statistics', 'attention_logits': 'statistics',
+    'attention_rows': 'statistics', 'attention_entropy': 'statistics', 'window_mass': 'statistics',
+    'window_ids': 'statistics', 'attention_distance': 'statistics',
+    'distance_profile': 'statistics', 'TauCurve': 'statistics',
+    'View': 'views', 'make_views': 'views', 'patch_size_of': 'views', 'TokenMeans': 'views',
+    'layer_means': 'views', 'AttentionComparison': 'views', 'compare_attention': 'views',
+    'RecordedLayer': 'recorder', 'AttentionRecorder': 'recorder', 'normalize_images': 'recorder',
+    'TokenRows': 'token_maps', 'token_panels': 'token_maps', 'layer_rows': 'token_maps',
+    'mosaic': 'token_maps', 'tau_curve': 'token_maps', 'curve_map': 'token_maps',
+    'token_stats': 'token_maps', 'LayerCurves': 'token_maps', 'read_with': 'token_maps',
+    'prediction_picture': 'token_maps', 'prediction_change': 'token_maps',
+}
+__all__ = [*_HOME]
+
+def __getattr__(name):
+    if name not in _HOME: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f'.{_HOME[name]}', __name__), name)
+
+def __dir__(): return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,50 @@
+"Images and targets from files, and pictures of them"
+# Made by tools/nb.py from nbs/rooms.toml and the notebooks' public names: edit those, not this file.
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .images import IMAGE_SUFFIXES, LABEL_SUFFIXES, DEPTH_SUFFIXES, read_image, read_labels
+    from .images import read_depth, to_images, load_image, fit_image, find_files, describe_folder
+    from .images import suffix_text, size_text
+    from .pictures import ERROR_STEPS, check_flow, full_precision, mark_unknown, flow_wheel
+    from .pictures import flow_to_color, show_wheel, show_flow, show_arrows, warp, show_warp
+    from .pictures import flow_error_map, show_flow_error, class_palette, depth_colors, heat_bytes
+    from .flow_files import FLOW_FORMATS, read_flow, write_flow
+    from .folders import FileDataset, report_missing, paired_item, SegFolder, DepthFolder
+    from .folders import FlowPairs, natural_key, FlowFolder, FramePairs
+    from .benchmarks import CAMVID, check_choice, list_folders, archive_root, BDD100K, CamVid
+    from .benchmarks import read_colours, NYUv2, NYUv2Folder, FlyingChairs, FlyingThings3D, Sintel
+    from .benchmarks import TartanAir, Spring, KITTI
+    from .augment import fit_to_patches, resize_item, resize_flow, Augment, FlowAugment
+
+_HOME = { # public name -> module, loaded on first use so that an import stays quick
+    'IMAGE_SUFFIXES': 'images', 'LABEL_SUFFIXES': 'images', 'DEPTH_SUFFIXES': 'images',
+    'read_image': 'images', 'read_labels': 'images', 'read_depth': 'images', 'to_images': 'images',
+    'load_image': 'images', 'fit_image': 'images', 'find_files': 'images',
+    'describe_folder': 'images', 'suffix_text': 'images', 'size_text': 'images',
+    'ERROR_STEPS': 'pictures', 'check_flow': 'pictures', 'full_precision': 'pictures',
+    'mark_unknown': 'pictures', 'flow_wheel': 'pictures', 'flow_to_color': 'pictures',
+    'show_wheel': 'pictures', 'show_flow': 'pictures', 'show_arrows': 'pictures',
+    'warp': 'pictures', 'show_warp': 'pictures', 'flow_error_map': 'pictures',
+    'show_flow_error': 'pictures', 'class_palette': 'pictures', 'depth_colors': 'pictures',
+    'heat_bytes': 'pictures',
+    'FLOW_FORMATS': 'flow_files', 'read_flow': 'flow_files', 'write_flow': 'flow_files',
+    'FileDataset': 'folders', 'report_missing': 'folders', 'paired_item': 'folders',
+    'SegFolder': 'folders', 'DepthFolder': 'folders', 'FlowPairs': 'folders',
+    'natural_key': 'folders', 'FlowFolder': 'folders', 'FramePairs': 'folders',
+    'CAMVID': 'benchmarks', 'check_choice': 'benchmarks', 'list_folders': 'benchmarks',
+    'archive_root': 'benchmarks', 'BDD100K': 'benchmarks', 'CamVid': 'benchmarks',
+    'read_colours': 'benchmarks', 'NYUv2': 'benchmarks', 'NYUv2Folder': 'benchmarks',
+    'FlyingChairs': 'benchmarks', 'FlyingThings3D': 'benchmarks', 'Sintel': 'benchmarks',
+    'TartanAir': 'benchmarks', 'Spring': 'benchmarks', 'KITTI': 'benchmarks',
+    'fit_to_patches': 'augment', 'resize_item': 'augment', 'resize_flow': 'augment',
+    'Augment': 'augment', 'FlowAugment': 'augment',
+}
+__all__ = [*_HOME]
+
+def __getattr__(name):
+    if name not in _HOME: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f'.{_HOME[name]}', __name__), name)
+
+def __dir__(): return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,68 @@
+"Encoder, head, whole models, and other people's weights"
+# Made by tools/nb.py from nbs/rooms.toml and the notebooks' public names: edit those, not this file.
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .positions import rope_table, apply_rope, rotate_pairs, half_to_pairs, pairs_to_half
+    from .positions import sincos_pos, trained_grid
+    from .layers import attend, Attention, rotate_back, gelu, Mlp, Block, to_tiles, from_tiles
+    from .layers import attend_locally, CrossAttention, DecoderBlock
+    from .vit import vit_sizes, Encoder, run_blocks, ViT, init_weights, image_statistics, Decoder
+    from .vit import quiet_start, layer_groups, no_decay
+    from .loading import LEFT_OUT, read_checkpoint, empty_parameters, fill_model, from_transformers
+    from .loading import resample_patch_embed, find_weights, plain_weights, fill_vit, is_plain
+    from .loading import load_vit
+    from .heads import Head, LinearHead, ConvNeXtBlock, ConvNeXtHead, UpsampleHead
+    from .heads import ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks, DecoupledDPTHead
+    from .backbones import BACKBONES, TimmEncoder, embed_timm, list_backbones, timm_encoder
+    from .dense import decoder_sizes, WindowModel, DenseModel, FlowModel, CompletionModel
+    from .dense import list_models, model_task, create_model, build_model
+    from .controls import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch, Seen
+    from .controls import capture, set_temperature, get_temperature, fold_temperature, tempered
+    from .controls import size_scale, set_position_scale, get_position_scale
+    from .croco import croco_names, literal_kwargs, CrocoFile, read_croco, croco_arguments
+    from .croco import to_croco, load_croco
+    from .hub import temperature_dict, restore_temperatures, HubModel, save_model, load_model
+    from .hub import push_model, bundled_models, bundled_model
+
+_HOME = { # public name -> module, loaded on first use so that an import stays quick
+    'rope_table': 'positions', 'apply_rope': 'positions', 'rotate_pairs': 'positions',
+    'half_to_pairs': 'positions', 'pairs_to_half': 'positions', 'sincos_pos': 'positions',
+    'trained_grid': 'positions',
+    'attend': 'layers', 'Attention': 'layers', 'rotate_back': 'layers', 'gelu': 'layers',
+    'Mlp': 'layers', 'Block': 'layers', 'to_tiles': 'layers', 'from_tiles': 'layers',
+    'attend_locally': 'layers', 'CrossAttention': 'layers', 'DecoderBlock': 'layers',
+    'vit_sizes': 'vit', 'Encoder': 'vit', 'run_blocks': 'vit', 'ViT': 'vit', 'init_weights': 'vit',
+    'image_statistics': 'vit', 'Decoder': 'vit', 'quiet_start': 'vit', 'layer_groups': 'vit',
+    'no_decay': 'vit',
+    'LEFT_OUT': 'loading', 'read_checkpoint': 'loading', 'empty_parameters': 'loading',
+    'fill_model': 'loading', 'from_transformers': 'loading', 'resample_patch_embed': 'loading',
+    'find_weights': 'loading', 'plain_weights': 'loading', 'fill_vit': 'loading',
+    'is_plain': 'loading', 'load_vit': 'loading',
+    'Head': 'heads', 'LinearHead': 'heads', 'ConvNeXtBlock': 'heads', 'ConvNeXtHead': 'heads',
+    'UpsampleHead': 'heads', 'ResidualConvUnit': 'heads', 'FeatureFusion': 'heads',
+    'DPTHead': 'heads', 'dpt_hooks': 'heads', 'DecoupledDPTHead': 'heads',
+    'BACKBONES': 'backbones', 'TimmEncoder': 'backbones', 'embed_timm': 'backbones',
+    'list_backbones': 'backbones', 'timm_encoder': 'backbones',
+    'decoder_sizes': 'dense', 'WindowModel': 'dense', 'DenseModel': 'dense', 'FlowModel': 'dense',
+    'CompletionModel': 'dense', 'list_models': 'dense', 'model_task': 'dense',
+    'create_model': 'dense', 'build_model': 'dense',
+    'attention_kinds': 'controls', 'attention_layers': 'controls', 'layer_tau': 'controls',
+    'set_layer_tau': 'controls', 'watch': 'controls', 'Seen': 'controls', 'capture': 'controls',
+    'set_temperature': 'controls', 'get_temperature': 'controls', 'fold_temperature': 'controls',
+    'tempered': 'controls', 'size_scale': 'controls', 'set_position_scale': 'controls',
+    'get_position_scale': 'controls',
+    'croco_names': 'croco', 'literal_kwargs': 'croco', 'CrocoFile': 'croco', 'read_croco': 'croco',
+    'croco_arguments': 'croco', 'to_croco': 'croco', 'load_croco': 'croco',
+    'temperature_dict': 'hub', 'restore_temperatures': 'hub', 'HubModel': 'hub',
+    'save_model': 'hub', 'load_model': 'hub', 'push_model': 'hub', 'bundled_models': 'hub',
+    'bundled_model': 'hub',
+}
+__all__ = [*_HOME]
+
+def __getattr__(name):
+    if name not in _HOME: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f'.{_HOME[name]}', __name__), name)
+
+def __dir__(): return sorted(set(globals()) | set(__all__))

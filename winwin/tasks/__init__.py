@@ -1,0 +1,38 @@
+"Everything about one kind of prediction: loss, scores, and how an item is used"
+# Made by tools/nb.py from nbs/rooms.toml and the notebooks' public names: edit those, not this file.
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .task import Task, predict_full, window_pairs, sum_over_processes, Metrics, MeanMetrics
+    from .task import evaluate
+    from .segmentation import seg_loss, SegMetrics, show_confusion, SegTask, class_weights
+    from .segmentation import richest_windows
+    from .depth import DEPTH_SCORES, depth_loss, DepthMetrics, DepthTask
+    from .flow_scoring import FLOW_CHANNELS, FLOW_SCORES, laplacian_loss, flow_uncertainty
+    from .flow_scoring import flow_loss, match_targets, match_loss, FlowMetrics
+    from .flow import FlowTask
+    from .completion import completion_loss, complete, CompletionTask
+    from .registry import make_task
+
+_HOME = { # public name -> module, loaded on first use so that an import stays quick
+    'Task': 'task', 'predict_full': 'task', 'window_pairs': 'task', 'sum_over_processes': 'task',
+    'Metrics': 'task', 'MeanMetrics': 'task', 'evaluate': 'task',
+    'seg_loss': 'segmentation', 'SegMetrics': 'segmentation', 'show_confusion': 'segmentation',
+    'SegTask': 'segmentation', 'class_weights': 'segmentation', 'richest_windows': 'segmentation',
+    'DEPTH_SCORES': 'depth', 'depth_loss': 'depth', 'DepthMetrics': 'depth', 'DepthTask': 'depth',
+    'FLOW_CHANNELS': 'flow_scoring', 'FLOW_SCORES': 'flow_scoring',
+    'laplacian_loss': 'flow_scoring', 'flow_uncertainty': 'flow_scoring',
+    'flow_loss': 'flow_scoring', 'match_targets': 'flow_scoring', 'match_loss': 'flow_scoring',
+    'FlowMetrics': 'flow_scoring',
+    'FlowTask': 'flow',
+    'completion_loss': 'completion', 'complete': 'completion', 'CompletionTask': 'completion',
+    'make_task': 'registry',
+}
+__all__ = [*_HOME]
+
+def __getattr__(name):
+    if name not in _HOME: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f'.{_HOME[name]}', __name__), name)
+
+def __dir__(): return sorted(set(globals()) | set(__all__))

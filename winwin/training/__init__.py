@@ -1,0 +1,30 @@
+"One honest loop, and whole runs by name"
+# Made by tools/nb.py from nbs/rooms.toml and the notebooks' public names: edit those, not this file.
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .log import RunLog, read_log, show_log, LiveCurve
+    from .loop import TrainConfig, read_config, make_optimizer, make_schedule, TrainRun, train_step
+    from .loop import TrainResult, fit, resume
+    from .recipes import presets, Recipe, change, read_recipe, get_preset, paper_variants
+    from .recipes import recipe_variants, recipe_data, recipe_task, recipe_model, recipe_augment
+    from .recipes import train_recipe
+
+_HOME = { # public name -> module, loaded on first use so that an import stays quick
+    'RunLog': 'log', 'read_log': 'log', 'show_log': 'log', 'LiveCurve': 'log',
+    'TrainConfig': 'loop', 'read_config': 'loop', 'make_optimizer': 'loop',
+    'make_schedule': 'loop', 'TrainRun': 'loop', 'train_step': 'loop', 'TrainResult': 'loop',
+    'fit': 'loop', 'resume': 'loop',
+    'presets': 'recipes', 'Recipe': 'recipes', 'change': 'recipes', 'read_recipe': 'recipes',
+    'get_preset': 'recipes', 'paper_variants': 'recipes', 'recipe_variants': 'recipes',
+    'recipe_data': 'recipes', 'recipe_task': 'recipes', 'recipe_model': 'recipes',
+    'recipe_augment': 'recipes', 'train_recipe': 'recipes',
+}
+__all__ = [*_HOME]
+
+def __getattr__(name):
+    if name not in _HOME: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f'.{_HOME[name]}', __name__), name)
+
+def __dir__(): return sorted(set(globals()) | set(__all__))
