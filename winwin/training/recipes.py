@@ -137,7 +137,7 @@ _camvid = Recipe(
 _nyu = Recipe(
     model='winwin_depth_tiny', head='upsample', data='nyuv2', max_depth=10., scale=(1.,1.5),
     jitter=.5, valid_images=654,
-    train=replace(_small, task='depth', steps=7000, warmup=350, ema=.998, eval_every=1750))
+    train=replace(_small, task='depth', steps=4800, warmup=240, ema=.998, eval_every=1200))
 _folder = Recipe(
     model='winwin_seg_base', data='seg-folder', valid_images=1000, scale=(.87,1.41), jitter=.5,
     train=TrainConfig(windows='2x22', steps=10000, warmup=500, workers=4, eval_every=1000))
@@ -145,7 +145,7 @@ _folder = Recipe(
 presets |= {
     'camvid-seg': _camvid,
     'camvid-seg-native': replace(
-        _camvid, train=replace(_camvid.train, size=None, windows='2x20', steps=4000, warmup=200)),
+        _camvid, train=replace(_camvid.train, size=None, windows='2x16', steps=3200, warmup=160)),
     'nyuv2-tiny-depth': _nyu,
     'folder-seg-tiny': replace(_camvid, data='seg-folder', valid_images=1000),
     'folder-depth-tiny': replace(_nyu, data='depth-folder', valid_images=1000, max_depth=None),
