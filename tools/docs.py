@@ -349,6 +349,7 @@ def readme(page):
                 file, md = picture(c, data['image/png'], len(kept)+1)
                 kept.add(file); out.append(md)
                 if 'fig-cap' in c.options_: out.append(f"*{c.options_['fig-cap']}*")
+            elif 'text/markdown' in data: out.append(''.join(data['text/markdown']).rstrip())
             elif text := ''.join(o.get('text') or data.get('text/plain', '')): out.append(f'```text\n{text.rstrip()}\n```')
     for p in PICTURES.glob('*.png'):
         if p not in kept: p.unlink()
