@@ -381,8 +381,8 @@ def _save_button(self:Explorer, kind):
         name = '_'.join(self.title.lower().split())
         self.download.offer(f'{name}.{kind}', self._file(kind))
     def click(_):
-        self.flush()
         self.request(offer)
+        self.flush() # waiting work first, then the file: no change can come between
     b.on_click(click)
     return b
 
