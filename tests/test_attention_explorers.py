@@ -93,7 +93,7 @@ def test_windows_are_drawn_and_dragged(ex):
 
 def test_errors_are_shown_and_survived(ex):
     before,tokens = ex.numbers(),ex.choice.tokens
-    for text,words in (('nonsense','unknown'), ('2x99','cannot fit'), ('crop:3','cuts the image')):
+    for text,words in (('nonsense','unknown'), ('2x99','cannot fit'), ('crop:3','crops the image')):
         ex.scheme.value = text
         assert words in ex.status.value and 'alert' in ex.status.value
     ex.choice.tokens = []

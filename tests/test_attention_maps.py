@@ -180,7 +180,7 @@ def test_mosaic():
     assert mosaic([torch.rand(2,50,100)], side=40).shape==(17,2*35-1)
 
 @pytest.mark.parametrize('bad,words', [
-    (dict(windows='crop:4'), 'cuts the image'), (dict(windows='9x9x9'), 'unknown'), (dict(windows='2x50'), 'cannot fit'),
+    (dict(windows='crop:4'), 'crops the image'), (dict(windows='9x9x9'), 'unknown'), (dict(windows='2x50'), 'cannot fit'),
     (dict(windows=Windows.full((3,3))), 'grid'), (dict(img=(IMG,IMG2)), 'one image'), (dict(img=torch.rand(3)), 'no image'),
     (dict(img='nowhere.png'), 'no file')])
 def test_bad_input(seg, bad, words):

@@ -171,6 +171,26 @@ def test_files(tmp_path):
         if isinstance(b, ipywidgets.Button): b.click()
     assert [n for n,_ in sent]==['a_double.png','a_double.html'] and all(k>1000 for _,k in sent) and ex.error is None
 
+def test_a_saved_page_holds_one_state():
+    "A change before the click is in the file, a change after it is not"
+    import winwin.workbench.explorer as m
+    ex, calls, pages = Double(), [], []
+    ex.download.send = lambda content, buffers: pages.append(buffers[0].decode())
+    class Loop:
+        def call_later(self, _, f): calls.append(f); return self
+        def cancel(self): calls.clear()
+    save = next(b for b in ex.foot.children if isinstance(b, ipywidgets.Button) and 'HTML' in b.description)
+    old, m._browser_loop = m._browser_loop, Loop
+    try:
+        ex.x.value = 5
+        save.click()
+        ex.x.value = 6
+        while calls: calls.pop(0)()
+    finally: m._browser_loop = old
+    (page,) = pages
+    assert '&quot;x&quot;: 5' in page and '<td>twice</td><td>10</td>' in page
+    assert ex.numbers()['twice']==12 and ex.status.value==''
+
 def test_display_has_a_widget_and_a_picture():
     ex, before = Double(), len(plt.get_fignums())
     bundle = ex._repr_mimebundle_()

@@ -287,9 +287,14 @@ def test_attention(lab, page, tmp_path):
     assert 'banana' in complain(page, field(page, 'windows'), 'banana', '2x9')
     assert until(lambda: [b[2:] for b in ask('attention.choice.windows[0]')]==[[9,9]]*2)
     # files to take along; the page opens without a kernel
+    saved = []
+    page.on('download', lambda d: saved.append(d.suggested_filename))
     for kind in ('PNG','HTML'):
         with page.expect_download() as got: page.click(f'button:text-is("Save {kind}")')
+        assert got.value.suggested_filename==f'attention.{kind.lower()}'
         got.value.save_as(tmp_path/f'a.{kind.lower()}')
+        page.wait_for_timeout(500) # a second file of the same click would come now
+    assert saved==['attention.png','attention.html'], 'one file per click'
     assert (tmp_path/'a.png').read_bytes()[:4]==b'\x89PNG'
     again(lab, page, 'attention', first)
     page.goto((tmp_path/'a.html').as_uri())

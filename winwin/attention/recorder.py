@@ -51,7 +51,7 @@ def find(self:RecordedLayer,
 )->Tensor: # (n,)
     "Indices of image tokens among the queries"
     want = torch.as_tensor(tokens).reshape(-1)
-    if not len(want): raise ValueError('no token')
+    if not len(want): raise ValueError('no tokens are given; give at least one')
     hit = want[:,None]==self.ids
     if lost := want[~hit.any(1)].tolist():
         raise ValueError(f'tokens {lost} are not seen: choose some inside the windows')
@@ -62,7 +62,7 @@ def grid(self:RecordedLayer,
     x:Tensor,          # A number for every key (...,prefix+M), or every query
     keys:bool=True,    # It is for the keys
 )->Tensor: # (...,H,W) float32 on the CPU, nan where nothing is seen
-    "Numbers at their places in the image"
+    "Arrange numbers by their places in the image"
     w = self.to if keys else self.windows
     x = x[...,x.shape[-1]-w.num_tokens:].float()
     H,W = w.grid
@@ -74,11 +74,11 @@ def grid(self:RecordedLayer,
 class AttentionRecorder:
     "Queries and keys of a model's attention layers for an image, through windows and in full"
     def __init__(self,
-        model:nn.Module,  # Model of this library, an encoder, or a timm vision transformer
-        img,              # Image as for `fit_image`; a pair of them for a model of two frames
+        model:nn.Module,  # winwin model, encoder, or timm ViT
+        img,              # Image as for `fit_image`; a pair for a two-frame model
         windows:str|Scheme|Windows|Sequence|None=None, # As in training; none = `usual_windows`
         seed:int=0,       # Draws the windows of a scheme
-        tokens:int=3600,  # At most so many tokens, see `fit_image`
+        tokens:int=3600,  # Larger images are shrunk to this many tokens, see `fit_image`
         memory:int=2**29, # Bytes of queries and keys to keep
     ):
         if type(model).__module__.startswith('timm.'): model = TimmEncoder(model)
@@ -142,7 +142,7 @@ def draw(self:AttentionRecorder,
     "Windows of a scheme, drawn by `seed`"
     scheme = parse_scheme(usual_windows(self.grid, self.model) if windows is None else windows)
     if scheme.kind=='crop':
-        raise ValueError(f'{scheme} cuts the image; give windows that stay where they are')
+        raise ValueError(f'{scheme} crops the image; give windows inside the full image')
     return scheme.draw(self.grid, 1, torch.Generator().manual_seed(self.seed))
 
 # %% ../../nbs/attention/02_recorder.ipynb #a6245f4f
@@ -210,19 +210,19 @@ def view_key(self:AttentionRecorder,
 def record(self:AttentionRecorder, key:str, name:str, q:Tensor, k:Tensor)->RecordedLayer|None:
     "Layer `name` from the first image of a call; none if its tokens are not those of the view"
     full = Windows.full(self.grid).to(q.device)
-    a,*rest = self.windows if key=='windows' else [full]*len(self.imgs)
+    here,*rest = self.windows if key=='windows' else [full]*len(self.imgs)
     cross = self.kinds[name]=='cross'
-    b = rest[0] if cross else a
-    prefix = q.shape[2]-a.num_tokens
-    if not 0<=prefix<=32 or prefix!=k.shape[2]-b.num_tokens: return None
-    return RecordedLayer(q[:1].contiguous(), k[:1].contiguous(), a, b, name, cross)
+    there = rest[0] if cross else here
+    prefix = q.shape[2]-here.num_tokens
+    if not 0<=prefix<=32 or prefix!=k.shape[2]-there.num_tokens: return None
+    return RecordedLayer(q[:1].contiguous(), k[:1].contiguous(), here, there, name, cross)
 
 # %% ../../nbs/attention/02_recorder.ipynb #d404c470
 def normalize_images(
     model:nn.Module, # Encoder
     x:Tensor,        # Images (...,3,H,W) in [0,1]
 )->Tensor:
-    "Images as an encoder expects them"
+    "Images normalised by the encoder's mean and standard deviation"
     mean,std = (x.new_tensor(v).view(-1,1,1) for v in image_statistics(model).values())
     return (x-mean)/std
 
@@ -232,7 +232,7 @@ def look(self:AttentionRecorder,
     name:str,        # Layer
     view:str='full', # 'windows', 'full' or 'tau'
 )->RecordedLayer:
-    "A layer in a view"
+    "A recorded layer in a view"
     if name not in self.layers:
         raise ValueError(f'no layer {name!r}; there are {", ".join(self.layers)}')
     key = self.view_key(view),name

@@ -104,12 +104,12 @@ def token_panels(
     tau:float|Tensor=1.,        # Temperature of this layer in the last view
     head:int|None=None,         # Which head; none = the mean of all
 )->dict[str,tuple[Tensor,dict[str,float]]]: # View -> map (H,W) and numbers
-    "Attention of tokens in the windows, in the full image, and there with a temperature"
+    "Attention of tokens in the windows, in full, and in full with a temperature"
     out = {}
     for view,t in dict(windows=1., full=1., tau=tau).items():
         try: rows = TokenRows(maps.look(name, view), tokens, maps.windows)
-        except ValueError as e:
-            if 'are not seen' not in str(e): raise
+        except ValueError as error:
+            if 'are not seen' not in str(error): raise
             continue
         out[view] = rows.map(t, head),rows.numbers(t, head)
     return out
@@ -140,9 +140,10 @@ def mosaic(
     "Small multiples as one picture, each from 0 to its own largest"
     step = -(-maps[0].shape[-1]//side)
     rows = [F.max_pool2d(m.nan_to_num(0.)[None], step, ceil_mode=True)[0] for m in maps]
-    rows = [r/r.amax((1,2), keepdim=True).clamp_min(1e-12) for r in rows]
-    cells = [[F.pad(c.sqrt() if root else c, (0,1,0,1)) for c in r] for r in rows]
-    picture = torch.cat([torch.cat(r, 1) for r in cells])[:-1,:-1]
+    rows = [row/row.amax((1,2), keepdim=True).clamp_min(1e-12) for row in rows]
+    if root: rows = [row.sqrt() for row in rows]
+    cells = [[F.pad(head, (0,1,0,1)) for head in row] for row in rows]
+    picture = torch.cat([torch.cat(row, 1) for row in cells])[:-1,:-1]
     return np.frombuffer(heat_bytes(picture, 1.), np.uint8).reshape(picture.shape)
 
 # %% ../../nbs/attention/03_token_maps.ipynb #e962be17
@@ -211,9 +212,9 @@ def _curve(look, tokens, lo, hi, nodes):
     "A `TauCurve` of some queries against all keys"
     at = look.find(tokens).to(look.q.device)
     q = look.q[:,:,at]
-    c = TauCurve(q, look.k, lo, hi, nodes)
-    c.own = None if look.cross else token_products(q, look.k[:,:,at])*q.shape[-1]**-.5
-    return c
+    curve = TauCurve(q, look.k, lo, hi, nodes)
+    curve.own = None if look.cross else token_products(q, look.k[:,:,at])*q.shape[-1]**-.5
+    return curve
 
 # %% ../../nbs/attention/03_token_maps.ipynb #2b9e3d2b
 @patch
@@ -231,7 +232,7 @@ def gap(self:LayerCurves,
     tau:float,             # Temperature of every layer
     stat:str='self',       # 'self' or 'entropy'
 )->float: # 0 if the means are equal in every layer
-    "Difference between the full image and the windows"
+    "Mean squared log ratio of a statistic in the full image and in the windows"
     names = [n for n in self.names if stat in self.windows[n]]
     off = [(self.at(n, tau, stat).mean()/self.windows[n][stat].mean()).log().square()
            for n in names]
@@ -283,8 +284,8 @@ def _depth(out): return out.float().clamp(-20, 20).exp() # metres, from their lo
 def prediction_change(
     model:nn.Module,  # Model that made the predictions
     old:Tensor,       # Prediction (1,C,h,w)
-    new:Tensor,       # Another
-)->tuple[float,str]: # The difference, as a number and in words
+    new:Tensor,       # Another, same shape
+)->tuple[float,str]: # The difference, as a number and as text
     "Difference of two predictions: share of pixels, relative depth, or pixels of flow"
     if isinstance(model, FlowModel):
         change = (new-old)[0,:2].norm(dim=0).mean().item()

@@ -40,7 +40,7 @@ class AttentionExplorer(Explorer):
         model:nn.Module|None=None, # Model, encoder, or timm ViT; None = a bundled one
         img=None, # Path, picture, array or tensor, see `fit_image`; a pair for two frames
         windows:str|Scheme|Windows|tuple[Windows,Windows]|None=None, # None = as in training
-        layer:str|int|None=None, # Name or number; None = one in the middle, of two frames the last
+        layer:str|int|None=None, # Name or number; None = a middle one, for two frames the last
         head:int|None=None,      # Head; None = the mean
         tau:float|None=None,     # Temperature; None = the ratio of logarithms
         tokens:int=3600,         # Larger pictures are made smaller
@@ -71,7 +71,7 @@ def _forget(self:AttentionExplorer):
 
 @patch
 def move(self:AttentionExplorer):
-    "Move the model to the chosen device and compute again"
+    "Move the model to the chosen device and recompute"
     self.maps.to(self.device.value)
     self._forget()
     return self.update()
@@ -93,24 +93,24 @@ def _make_controls(self:AttentionExplorer, layer, head, tau, windows):
     self.layer = menu('layer', 'layer', [(m.labels[n],n) for n in names], name, 190)
     self.head = menu('head', 'head', self._heads(), -1 if head is None else head, 150)
     self.tau = self.keep('tau', ipywidgets.FloatSlider(tau, min=.5, max=2., step=.01,
-        description='tau', readout_format='.2f', **_look(330)))
+        description='tau', readout_format='.2f', **_sized(330)))
     self.scope = menu('scope', 'of', scopes, 'layer', 210)
     self.show = menu('show', 'show', list(_shows.items()), 'row', 280)
     self.gap = menu('difference', 'difference', list(_gaps), 'tau - windows', 220)
     self.multiples = menu('multiples', 'multiples', views, 'full', 280)
     self.bright = self.keep('brightness', ipywidgets.FloatLogSlider(2., base=2, min=0, max=7,
-        step=.5, description='brightness', readout_format='.0f', **_look(280)))
+        step=.5, description='brightness', readout_format='.0f', **_sized(280)))
     self._make_window_controls(windows)
 
 # %% ../../nbs/workbench/05_attention.ipynb #c1238ab7
-def _look(width):
+def _sized(width):
     "Width of a control and of its label"
     return dict(style=dict(description_width='70px'), layout=ipywidgets.Layout(width=f'{width}px'))
 
 @patch
 def _menu(self:AttentionExplorer, key, label, options, value, width):
-    "A list to choose from, part of the state"
-    menu = ipywidgets.Dropdown(description=label, options=options, value=value, **_look(width))
+    "A dropdown menu whose value is part of the state"
+    menu = ipywidgets.Dropdown(description=label, options=options, value=value, **_sized(width))
     return self.keep(key, menu)
 
 @patch
@@ -123,7 +123,7 @@ def _heads(self:AttentionExplorer):
 @patch
 def _make_window_controls(self:AttentionExplorer, windows):
     self.scheme = ipywidgets.Text(windows if isinstance(windows, str) else '',
-        placeholder='2x11, 28+15 ...', description='windows', continuous_update=False, **_look(210))
+        placeholder='2x11, 28+15 ...', description='windows', continuous_update=False, **_sized(210))
     self.again = ipywidgets.Button(description='draw again', tooltip='Draw other windows',
                                    layout=ipywidgets.Layout(width='100px'))
     self.drag = ipywidgets.ToggleButton(False, description='move windows',
@@ -150,7 +150,7 @@ def _draw_again(self:AttentionExplorer, button):
 
 @patch
 def redraw(self:AttentionExplorer):
-    "Draw windows of the scheme in the text field, and compute again"
+    "Draw windows from the scheme in the text field and recompute"
     drawn = self.maps.draw(self.scheme.value or None)
     with self.hold_requests():
         self.choice.windows = [window_boxes(drawn)]*len(self.maps.imgs)
@@ -167,17 +167,17 @@ def _make_canvases(self:AttentionExplorer, width):
     self.canvas = {k: TokenCanvas(width=width, label=text) for k,text in labels.items()}
     for v in _views: self.canvas[v].lut = _rooted()
     self.canvas['difference'].lut = lut_bytes('RdBu_r')
-    for c in self.canvas.values():
-        self._show_image(c, 0) # something to see before there is a result
-        c.observe(self._on_tokens, 'tokens')
-        c.observe(self._on_windows, 'windows')
+    for canvas in self.canvas.values():
+        self._show_image(canvas, 0) # something to see before there is a result
+        canvas.observe(self._on_tokens, 'tokens')
+        canvas.observe(self._on_windows, 'windows')
     self.tiles = TokenCanvas(width=width, label='all layers and heads', mode='tokens', opacity=1.)
     self.tiles.observe(self._on_tile, 'tokens')
     self.table = ipywidgets.HTML()
     self.scale = ipywidgets.HTML()
 
 def _rooted():
-    "Colours of square roots; a byte still stands for the value itself"
+    "Colours by square root; a byte still encodes the value itself"
     table = torch.frombuffer(bytearray(lut_bytes()), dtype=torch.uint8).view(256,3)
     return table[(torch.arange(256)*255.).sqrt().round().long()].numpy().tobytes()
 
@@ -185,12 +185,12 @@ def _rooted():
 @patch
 def _rows(self:AttentionExplorer):
     "Rows of the page"
-    c = self.canvas
-    first = [c['frame 1']] if self.maps.pair else []
+    canvas = self.canvas
+    first = [canvas['frame 1']] if self.maps.pair else []
     return ([self.layer,self.head,self.tau,self.scope],
             [self.show,self.bright,self.scheme,self.again,self.drag],
-            [*first,*(c[v] for v in _views)], self.scale,
-            [ipywidgets.VBox([self.gap,c['difference']]),
+            [*first,*(canvas[view] for view in _views)], self.scale,
+            [ipywidgets.VBox([self.gap,canvas['difference']]),
              ipywidgets.VBox([self.multiples,self.tiles]),self.table])
 
 # %% ../../nbs/workbench/05_attention.ipynb #e2d0b49c
@@ -216,11 +216,11 @@ def _is_cross(self:AttentionExplorer): return self.maps.kinds[self.layer.value]=
 
 @patch
 def _set_modes(self:AttentionExplorer):
-    "Which canvas takes clicks, and which drags"
-    for name,c in self.canvas.items():
+    "Set which canvases take clicks and which take drags"
+    for name,canvas in self.canvas.items():
         clicks = name=='frame 1' or not self._is_cross() # tokens are those of frame 1
         drags = self.drag.value and name in ('windows','frame 1')
-        c.mode = 'windows' if drags else 'tokens' if clicks else 'view'
+        canvas.mode = 'windows' if drags else 'tokens' if clicks else 'view'
 
 # %% ../../nbs/workbench/05_attention.ipynb #27189aa0
 @patch
@@ -236,7 +236,7 @@ def update(self:AttentionExplorer):
 
 @patch
 def _follow_layer(self:AttentionExplorer):
-    "Another layer may have another number of heads, and the small pictures are of one kind"
+    "Update the menu of heads, and drop small pictures of other tokens or another kind of layer"
     heads = self._heads()
     if len(heads)!=len(self.head.options):
         with self.hold_requests():
@@ -268,7 +268,8 @@ def _follow_tau(self:AttentionExplorer):
         m.set_taus(taus)
         self.rows.pop('tau', None)
 
-def _same(a, b): return torch.equal(torch.as_tensor(a).float(), torch.as_tensor(b).float())
+def _same(tau, other):
+    return torch.equal(torch.as_tensor(tau).float(), torch.as_tensor(other).float())
 
 # %% ../../nbs/workbench/05_attention.ipynb #5714afc8
 @patch
@@ -348,13 +349,13 @@ def _show_view(self:AttentionExplorer, view, canvas, top):
 @patch
 def _show_difference(self:AttentionExplorer):
     canvas = self.canvas['difference']
-    a,b = _gaps[self.gap.value]
-    if a not in self.result or b not in self.result:
+    view,other = _gaps[self.gap.value]
+    if view not in self.result or other not in self.result:
         canvas.show_heat(None)
         canvas.show_seen(torch.zeros(self.maps.grid, dtype=torch.bool))
         canvas.caption = _outside
         return
-    gap = self.result[a][0]-self.result[b][0]
+    gap = self.result[view][0]-self.result[other][0]
     far = max(gap.nan_to_num(0.).abs().max().item()/self.bright.value, 1e-12)
     canvas.show_heat(gap, far, -far)
     canvas.show_seen(~gap.isnan())

@@ -20,7 +20,7 @@ _flags = ['--no-sandbox','--disable-gpu','--disable-background-networking',
 
 @contextmanager
 def _browser_page(width=1400, height=1100):
-    "A page of Chromium, without a window"
+    "A headless Chromium page"
     try: api = import_module('playwright.sync_api')
     except ImportError:
         raise ImportError('this benchmark drives a browser; pip install playwright') from None
@@ -34,7 +34,7 @@ def _browser_page(width=1400, height=1100):
 
 # %% ../../nbs/workbench/08_contest.ipynb #ef7b2402
 def _open_notebook(page, server, name, seconds=120):
-    "Open a notebook of a server and wait until its kernel listens"
+    "Open a notebook and wait until its kernel is ready"
     page.goto(server.url(name) + '&reset')
     page.wait_for_selector('.jp-Notebook .jp-Cell', timeout=1000*seconds)
     def listens(session):
@@ -108,16 +108,17 @@ def _time(page, start, event, watched, act, wait=60_000):
     return page.evaluate(f'Promise.race([winwinClock, {late}])')
 
 def _token(canvas, y, x, grid):
-    "Middle of a token on the page"
+    "Page coordinates (x,y) of the middle of a token"
     canvas.scroll_into_view_if_needed()
-    b = canvas.bounding_box()
-    return b['x']+b['width']*(x+.5)/grid[1],b['y']+b['height']*(y+.5)/grid[0]
+    box = canvas.bounding_box()
+    H,W = grid
+    return box['x']+box['width']*(x+.5)/W,box['y']+box['height']*(y+.5)/H
 
-def _drag(page, canvas, a, b, grid, steps=20):
-    "Drag from one token to another by the mouse"
-    page.mouse.move(*_token(canvas, *a, grid))
+def _drag(page, canvas, start, end, grid, steps=20):
+    "Drag from one token to another with the mouse"
+    page.mouse.move(*_token(canvas, *start, grid))
     page.mouse.down()
-    page.mouse.move(*_token(canvas, *b, grid), steps=steps)
+    page.mouse.move(*_token(canvas, *end, grid), steps=steps)
     page.mouse.up()
 
 def _canvas(page, label): return page.locator(f'.winwin-explorer canvas[aria-label^="{label}"]')
@@ -143,9 +144,9 @@ def _write_pages(folder, device):
         nb = lab_notebook() | dict(cells=[notebook_cell('code', c, i) for i,c in enumerate(code)])
         (Path(folder)/f'{name}.ipynb').write_text(json.dumps(nb))
 
-# %% ../../nbs/workbench/08_contest.ipynb #49047d52
+# %% ../../nbs/workbench/08_contest.ipynb #6647004c
 def _show_page(page, server, name):
-    "Load in the first cell, time the second: seconds to the first picture, to the first table"
+    "Run both cells and time the second: seconds to the first picture and to the first table"
     _open_notebook(page, server, name)
     page.click('.jp-Notebook .jp-Cell >> nth=0')
     page.keyboard.press('Shift+Enter')
@@ -183,7 +184,7 @@ def _attention_times(page, server, rounds):
     return begin|{f'ms from {k} to map': statistics.median(v[1:]) for k,v in times.items()}
 
 def _large_times(page, server, rounds, grid=(67,120)):
-    "Clicks at 8040 tokens, once all layers are recorded"
+    "Clicks at 8040 tokens, after all layers are recorded"
     _show_page(page, server, 'large')
     full = _canvas(page, 'attention in the full image')
     def click(i): return lambda: page.mouse.click(*_token(full, 3+5*i%60, 5+7*i%110, grid))
@@ -192,7 +193,7 @@ def _large_times(page, server, rounds, grid=(67,120)):
 
 # %% ../../nbs/workbench/08_contest.ipynb #6f73c9f1
 def _window_times(page, server):
-    "A drag of a window"
+    "Dragging a window"
     canvas = _canvas(page, 'image with windows')
     first,_ = _show_page(page, server, 'windows')
     places = [(y,x) for y in range(4, _grid[0], 8) for x in range(4, _grid[1], 8)]
@@ -205,22 +206,22 @@ def _window_times(page, server):
             'ms to redraw a dragged window': statistics.median(moves)}
 
 def _grabs(page, canvas, at):
-    "Whether the mouse can take a window there"
+    "Whether a window can be dragged from there"
     page.mouse.move(*_token(canvas, *at, _grid))
     return canvas.evaluate("e => e.style.cursor")=='move'
 
 # %% ../../nbs/workbench/08_contest.ipynb #e3257718
 def _measure(cases, rounds=10):
-    "Everything that needs the browser"
+    "All measurements that need the browser"
     device = next(iter(cases.values())).device
-    with tempfile.TemporaryDirectory() as d:
-        _write_pages(d, device)
-        with LabServer(d) as server, _browser_page() as page:
+    with tempfile.TemporaryDirectory() as folder:
+        _write_pages(folder, device)
+        with LabServer(folder) as server, _browser_page() as page:
             some = _attention_times(page, server, rounds)|_window_times(page, server)
             return some|_large_times(page, server, rounds)
 
 class _Click:
-    "The same without a browser: a token is chosen, its maps are computed"
+    "A click without the browser: choose a token, compute its maps"
     def __init__(self, device, size=(720,1280), name='winwin_seg_small', scheme='2x22'):
         import torch
         from winwin.workbench.attention import AttentionExplorer
@@ -239,7 +240,7 @@ class _Click:
 
 # %% ../../nbs/workbench/08_contest.ipynb #c480197a
 workbench_benches = [
-    Bench('lab', 'explorers of 3600 tokens in JupyterLab and Chromium: from the hand to the map',
+    Bench('lab', 'explorers of 3600 tokens in JupyterLab and Chromium: from event to map',
           rounds=10, cases={'a click, without the browser': _Click}, check=_measure,
           per=('click, without the browser',1),
           targets={'ms from click to map': '<= 150', 'ms from tau slider to map': '<= 100',

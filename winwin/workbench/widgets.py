@@ -21,21 +21,21 @@ from ..data.pictures import heat_bytes
 # %% ../../nbs/workbench/00_widgets.ipynb #16d0d429
 @lru_cache
 def lut_bytes(
-    name:str='viridis', # A colormap of matplotlib
+    name:str='viridis', # A matplotlib colormap
 )->bytes: # 256 times red, green, blue
-    "A table of 256 colours"
+    "The 256 colours of a colormap as bytes, for `TokenCanvas.lut`"
     import matplotlib
     if name not in matplotlib.colormaps:
         raise ValueError(f'no colormap {name!r}; see matplotlib.colormaps')
     return matplotlib.colormaps[name](np.arange(256), bytes=True)[:,:3].tobytes()
 
-# %% ../../nbs/workbench/00_widgets.ipynb #05749186
+# %% ../../nbs/workbench/00_widgets.ipynb #957a0e52
 def image_bytes(
     img:Tensor|np.ndarray, # Tensor (3,H,W) or (1,3,H,W), or array (H,W,3); in [0,1], or bytes
     longest:int=1280,      # A longer side is shrunk to this many pixels
     quality:int=90,        # Of the JPEG file
 )->bytes: # A JPEG file
-    "An image as a file for the browser"
+    "Encode an image for the browser"
     if isinstance(img, Tensor):
         img = img.detach()[0] if img.ndim==4 else img.detach()
         img = img.movedim(0, -1).float().cpu().numpy() if img.ndim==3 else img.float().cpu().numpy()
@@ -56,14 +56,14 @@ def window_boxes(
     windows:Windows, # Windows to draw
     i:int=0,         # Which image of the batch
 )->list[list[int]]: # One [y,x,h,w] per window
-    "Windows as lists, for a canvas"
+    "One image's windows as `[y,x,h,w]` lists, for a canvas"
     return [[*yx,*hw] for yx,hw in zip(windows.yx[i].tolist(), windows.sizes)]
 
 def boxes_windows(
     boxes:Sequence[Sequence[int]],  # One [y,x,h,w] per window
     grid:tuple[int,int],            # Token grid (H,W)
 )->Windows: # Of one image
-    "Windows from lists, checked"
+    "Validated `Windows` from `[y,x,h,w]` lists"
     if not boxes or any(len(b)!=4 for b in boxes):
         raise ValueError(f'windows {boxes} must be [y,x,h,w], at least one')
     return Windows(torch.tensor([[b[:2] for b in boxes]]), [tuple(b[2:]) for b in boxes],
@@ -83,11 +83,11 @@ class TokenCanvas(anywidget.AnyWidget):
     vmax = traitlets.Float(1.).tag(sync=True)        # Value of a byte of 255
     opacity = traitlets.Float(.6).tag(sync=True)     # Of the colours, 0 to 1
     seen = traitlets.Bytes(b'').tag(sync=True)       # A byte per token, 0 = dimmed; empty = none
-    # what a reader may change, as `mode` allows
+    # what the user may change, as `mode` allows
     mode = traitlets.Enum(['tokens','windows','view'], 'view').tag(sync=True)
     windows = traitlets.List(traitlets.List(traitlets.Int(), minlen=4, maxlen=4)).tag(sync=True)
     tokens = traitlets.List(traitlets.Int()).tag(sync=True) # Flat ids of the chosen tokens
-    # words around it
+    # text around it
     label = traitlets.Unicode('image').tag(sync=True)  # For screen readers
     caption = traitlets.Unicode('').tag(sync=True)     # Line under the image
     message = traitlets.Unicode('').tag(sync=True)     # What went wrong
@@ -127,7 +127,7 @@ def draw_canvas(
     ax=None,            # Axes to draw on
     title:str='',       # Over the picture
 ):
-    "The picture a canvas shows, drawn by matplotlib"
+    "Draw what a canvas shows with matplotlib; returns the axes"
     import matplotlib.pyplot as plt
     H,W = canvas.grid
     if ax is None: _,ax = plt.subplots(figsize=(3.4, 3.4*H/W+.3*bool(title)), layout='constrained')
@@ -166,7 +166,7 @@ class LineChart(anywidget.AnyWidget):
     _css = (files('winwin')/'static'/'curves.css').read_text(encoding='utf-8')
     lines = traitlets.List(traitlets.Dict()).tag(sync=True)    # name, x, y; color, dots, dash, fill
     marks = traitlets.List(traitlets.Dict()).tag(sync=True)    # Each: x, name; perhaps color
-    at = traitlets.Float(None, allow_none=True).tag(sync=True) # Where the reader is; None = nowhere
+    at = traitlets.Float(None, allow_none=True).tag(sync=True) # Chosen position on x; None = none
     xlim = traitlets.List(traitlets.Float()).tag(sync=True)    # Ends of the axis; empty = automatic
     ylim = traitlets.List(traitlets.Float()).tag(sync=True)    # The same for the other axis
     title = traitlets.Unicode('').tag(sync=True)               # Over the picture
@@ -194,20 +194,20 @@ def histogram_line(
     values,      # Numbers, of any shape
     edges,       # Borders of the bins (n+1,)
     name:str,    # Of the line
-    **look,      # color, dash, ...
+    **style,     # color, dash, ...
 )->dict: # A line of steps, for `LineChart.put`
-    "A histogram as a line: the share of values in each bin"
+    "A histogram as a line: the share of values in each bin; values outside `edges` do not count"
     n = np.histogram(np.asarray(values).ravel(), edges)[0]
     edges = np.asarray(edges, float)
     y = np.repeat(n/max(1, n.sum()), 2)
-    return dict(name=name, x=np.repeat(edges, 2)[1:-1], y=y, fill=True) | look
+    return dict(name=name, x=np.repeat(edges, 2)[1:-1], y=y, fill=True) | style
 
 # %% ../../nbs/workbench/00_widgets.ipynb #aeb15e8e
 def draw_chart(
     chart:LineChart, # What to draw
     ax=None,         # Axes to draw on
 ):
-    "The picture a chart shows, drawn by matplotlib"
+    "Draw what a chart shows with matplotlib; returns the axes"
     import matplotlib.pyplot as plt
     if ax is None: _,ax = plt.subplots(figsize=(3.4,2.2), layout='constrained')
     for i,line in enumerate(chart.lines): _draw_line(ax, line, _hues[i%len(_hues)])
@@ -216,8 +216,8 @@ def draw_chart(
     for i,mark in enumerate(chart.marks): _draw_mark(ax, mark, _hues[i%len(_hues)], .87-.1*(i%5))
     if chart.at is not None:
         ax.axvline(chart.at, c='k', lw=1)
-        ax.annotate(f' now {chart.at:.3g}', (chart.at,.97), xycoords=('data','axes fraction'),
-                    va='top', fontsize=6)
+        ax.annotate(f'now {chart.at:.3g}', (chart.at,.97), (3,0), ('data','axes fraction'),
+                    'offset points', va='top', fontsize=6)
     if chart.ylim: ax.set_ylim(*chart.ylim)
     ax.tick_params(labelsize=6)
     if chart.log:
@@ -241,6 +241,7 @@ def _draw_mark(ax, mark, color, height):
     color = mark.get('color') or color
     ax.axvline(mark['x'], c=color, lw=1, ls=':')
     left,right = ax.get_xlim()
-    side = 'right' if mark['x']>.3*left+.7*right else 'left' # stay inside the picture
-    ax.annotate(mark['name'], (mark['x'],height), xycoords=('data','axes fraction'), va='top',
-                ha=side, fontsize=6, color=color)
+    at_left = mark['x']>.3*left+.7*right # the label stays inside the picture
+    ax.annotate(mark['name'], (mark['x'],height), (-3 if at_left else 3,0),
+                ('data','axes fraction'), 'offset points', va='top',
+                ha='right' if at_left else 'left', fontsize=6, color=color)

@@ -24,17 +24,18 @@ from .explorer import CopyText, Explorer, text_table, widget_row
 def window_facts(
     windows:Windows,                    # Windows of one image
     model:nn.Module|str,                # Model, or a name for `create_model`
-    cost:Callable[...,Cost]=trace_cost, # Counts; one that remembers is faster
+    cost:Callable[...,Cost]=trace_cost, # Counts operations; pass a cached one to save time
     speed:Speed|None=None,              # Of the device; None = all operations take the same time
 )->dict: # Plain numbers; seconds only if the speed is known
-    "Tokens seen, and what a training step costs against the full image"
+    "Tokens seen, and the cost of a training step compared with the full image"
     some = cost(model, windows)
     full = cost(model, windows.grid)
     seen = windows.num_tokens
     total = windows.grid[0]*windows.grid[1]
     flops = some.forward+some.backward
     full_flops = full.forward+full.backward
-    seconds,full_seconds = (step_seconds(o, speed or Speed()) for o in (some,full))
+    seconds = step_seconds(some, speed or Speed())
+    full_seconds = step_seconds(full, speed or Speed())
     out = dict(tokens=seen, full_tokens=total, share=seen/total,
                gflops=flops/1e9, full_gflops=full_flops/1e9, fewer_operations=full_flops/flops,
                activations_gb=some.activations/1e9, full_activations_gb=full.activations/1e9,
@@ -42,26 +43,28 @@ def window_facts(
     return out if speed is None else out | dict(seconds=seconds, full_seconds=full_seconds)
 
 # %% ../../nbs/workbench/03_windows.ipynb #103c7f88
-def _facts_table(f):
+def _facts_table(facts):
     "`window_facts` as an HTML table"
-    def two(k, form): return format(f[k], form),format(f[f'full_{k}'], form)
-    faster = f'{f["faster"]:.1f} times faster'
-    if 'seconds' in f:
-        seconds = (f'{f["seconds"]:.3g} s',f'{f["full_seconds"]:.3g} s')
+    def two(key, form): return format(facts[key], form),format(facts[f'full_{key}'], form)
+    faster = f'{facts["faster"]:.1f} times faster'
+    if 'seconds' in facts:
+        seconds = (f'{facts["seconds"]:.3g} s',f'{facts["full_seconds"]:.3g} s')
         time = ('training time per image, estimated',*seconds,faster)
-    else: time = ('training time, estimated by operations',f'{1/f["faster"]:.0%}','100%',faster)
-    fewer = f'{f["fewer_operations"]:.1f} times fewer'
-    less = f'{f["less_memory"]:.1f} times less'
+    else:
+        share = f'{1/facts["faster"]:.0%}'
+        time = ('training time, estimated by operations',share,'100%',faster)
+    fewer = f'{facts["fewer_operations"]:.1f} times fewer'
+    less = f'{facts["less_memory"]:.1f} times less'
     return text_table([('','windows','full image',''),
-                       ('tokens',*two('tokens', 'd'),f'{f["share"]:.1%} of the image'),
+                       ('tokens',*two('tokens', 'd'),f'{facts["share"]:.1%} of the image'),
                        ('GFLOPs per training step',*two('gflops', '.0f'),fewer),
                        ('activations, GB',*two('activations_gb', '.2f'),less), time])
 
-def _stairs(edges, density, name, **look):
+def _stairs(edges, density, name, **style):
     "A histogram as a line of steps, for `LineChart.put`"
     edges = np.asarray(edges, float)
     density = np.asarray(density, float)
-    return dict(name=name, x=np.repeat(edges, 2)[1:-1], y=np.repeat(density, 2)) | look
+    return dict(name=name, x=np.repeat(edges, 2)[1:-1], y=np.repeat(density, 2)) | style
 
 # %% ../../nbs/workbench/03_windows.ipynb #94e06c4d
 class WindowExplorer(Explorer):
@@ -76,10 +79,10 @@ class WindowExplorer(Explorer):
         width:int=560,       # Pixels of the image on the page
     ):
         super().__init__()
-        self.img,self.patch = _image(img, patch)
+        self.img,self.patch = _whole_tokens(img, patch)
         self.speed = None    # Of the device, once it is measured
         self._drawn = None   # Scheme and seed of the windows that are shown
-        self._boxes = []     # Windows last put on the canvas; others come from a hand
+        self._boxes = []     # Windows last put on the canvas; others were moved by the user
         self._covered = None # Scheme whose coverage is shown
         self._full = None    # Density of distances in the full image
         self._costs = {}     # Label of the model and shape of the windows -> `Cost`
@@ -92,52 +95,56 @@ class WindowExplorer(Explorer):
         self.arrange([self.scheme,self.again,self.seed,self.model], [left,right])
 
 # %% ../../nbs/workbench/03_windows.ipynb #732317c5
-def _image(img, side):
-    "An image whose sides are whole tokens, and the pixels per token side"
+def _whole_tokens(img, side):
+    "Image cropped to whole tokens, and the pixels per token side"
     if img is None: return DrivingWorld((360,640))[3]['image'],side or 8
     channels_first = isinstance(img, np.ndarray) and img.ndim==3 and img.shape[0]==3
     if channels_first: img = torch.from_numpy(img)
     side = side or 16
     tensor = (load_image(Path(img)) if isinstance(img, (str,Path)) else to_images(img))[0]
-    H,W = (o//side*side for o in tensor.shape[-2:])
-    if not H or not W:
+    h,w = (o//side*side for o in tensor.shape[-2:])
+    if not h or not w:
         raise ValueError(f'an image of {tuple(tensor.shape)} has no whole token of {side} pixels')
-    return tensor[...,:H,:W],side
+    return tensor[...,:h,:w],side
 
+# %% ../../nbs/workbench/03_windows.ipynb #12adee3c
 @patch
 def _make_pictures(self:WindowExplorer, width):
     "The image with its windows, how often each token is seen, a chart and a table"
     self.canvas = TokenCanvas(mode='windows', label='image with windows to move', width=width)
     self.coverage = TokenCanvas(label='how often a token is seen', width=330,
                                 lut=lut_bytes('magma'), opacity=.75)
-    for c in (self.canvas,self.coverage): c.show_image(self.img, self.patch)
+    for canvas in (self.canvas,self.coverage): canvas.show_image(self.img, self.patch)
     self.chart = LineChart(label='histogram of distances', width=330, height=150,
-                           xlabel='tokens between two seen ones')
+                           xlabel='distance of two seen tokens')
     self.table = ipywidgets.HTML()
     self.copy = CopyText()
 
-# %% ../../nbs/workbench/03_windows.ipynb #12adee3c
+# %% ../../nbs/workbench/03_windows.ipynb #2fc425b3
 _SCHEMES = '2x22','3x18','4x15','1x31','28+15','2*16x30','2x20+168','tokens:968','full'
 _MODELS = ('winwin_seg_tiny','winwin_seg_small','winwin_seg_base','winwin_seg_large',
            'winwin_depth_base','winwin_flow_base')
 
-# %% ../../nbs/workbench/03_windows.ipynb #2fc425b3
+def _model_options(model):
+    "Label and value of every entry in the list of models, the given one first"
+    names = dict.fromkeys((model,*_MODELS) if isinstance(model, str) else _MODELS)
+    own = [('your model',model)] if isinstance(model, nn.Module) else []
+    return own + [(n,n) for n in names]
+
+# %% ../../nbs/workbench/03_windows.ipynb #0bd299b1
 @patch
 def _make_controls(self:WindowExplorer, scheme, model):
-    look = dict(style=dict(description_width='initial'))
-    def wide(px): return look | dict(layout=ipywidgets.Layout(width=f'{px}px'))
-    if isinstance(model, str): models = [(n,n) for n in dict.fromkeys((model,*_MODELS))]
-    else: models = [(n,n) for n in _MODELS]
-    if isinstance(model, nn.Module): models = [('your model',model),*models]
+    auto = dict(style=dict(description_width='initial'))
+    def wide(px): return auto | dict(layout=ipywidgets.Layout(width=f'{px}px'))
     self.scheme = ipywidgets.Combobox(value=scheme, options=_SCHEMES, description='scheme',
                                       continuous_update=False, **wide(230))
     self.seed = ipywidgets.BoundedIntText(0, 0, 10**6, description='seed', **wide(110))
-    self.model = ipywidgets.Dropdown(options=models, value=model or 'winwin_seg_base',
-                                     description='cost of', **look)
+    self.model = ipywidgets.Dropdown(options=_model_options(model), description='cost of',
+                                     value=model or 'winwin_seg_base', **auto)
     self.again = ipywidgets.Button(description='Draw again',
                                    tooltip='New places for the windows of this scheme')
     self.timer = ipywidgets.Button(description='Measure time',
-                                   tooltip='Time two products on the device: about 1 s')
+                                   tooltip='Time two matrix products on the device: about 1 s')
     self.again.on_click(self._draw_again)
     self.timer.on_click(lambda _: self.request(self.measure))
     self.keep('scheme', self.scheme)
@@ -151,7 +158,7 @@ def _draw_again(self:WindowExplorer, button): self.seed.value += 1
 # %% ../../nbs/workbench/03_windows.ipynb #5b4e7b56
 @patch
 def update(self:WindowExplorer):
-    "Draw windows if scheme or seed are new, and show what they see and cost"
+    "Draw windows if scheme or seed changed, and show what they see and cost"
     self._read_controls()
     self._show_results()
 
@@ -176,14 +183,14 @@ def _read_controls(self:WindowExplorer):
 
 # %% ../../nbs/workbench/03_windows.ipynb #2d317668
 def _with_extra(windows, extra):
-    "`windows` with those of the isolated tokens (1,e) that they do not cover"
+    "`windows` with those of the isolated tokens (1,N) that they do not cover"
     free = ~window_mask(windows)[0].flatten()[extra[0]]
     if not free.any(): return windows
     return Windows(windows.yx, windows.sizes, windows.grid, extra[:,free])
 
 @patch
 def _show_controls(self:WindowExplorer, key):
-    "Let scheme and canvas show `self.windows`, without a request"
+    "Show `self.windows` in the scheme field and on the canvas, without a request"
     self._drawn = key
     can_move = len(self.windows)<=24
     self._boxes = window_boxes(self.windows) if can_move else []
@@ -211,7 +218,7 @@ def _show_results(self:WindowExplorer):
     low = self.seen.min().item()
     high = self.seen.max().item()
     self.coverage.show_heat(self.seen, high)
-    self.coverage.caption = f'share of 256 draws that see a token: {low:.2f} to {high:.2f}'
+    self.coverage.caption = f'share of 256 draws that show a token: {low:.2f} to {high:.2f}'
     self.table.value = _facts_table(self.facts)
     self.chart.put(_stairs(self.edges, density, 'windows', fill=True, color='#29a3ff'),
                    _stairs(self.edges, self._full, 'full image', color='#888888'))
@@ -220,7 +227,7 @@ def _show_results(self:WindowExplorer):
 # %% ../../nbs/workbench/03_windows.ipynb #3a3a6e18
 @patch
 def _cost(self:WindowExplorer, model, windows):
-    "`trace_cost`, once per model and sizes"
+    "`trace_cost`, cached by model and window sizes"
     if isinstance(windows, Windows): shape = (windows.sizes,windows.num_tokens,windows.grid)
     else: shape = tuple(windows) # the grid of a full image
     key = (self.model.label,shape)
@@ -232,19 +239,19 @@ def _cost(self:WindowExplorer, model, windows):
 # %% ../../nbs/workbench/03_windows.ipynb #131c3c10
 @patch
 def measure(self:WindowExplorer):
-    "Time the device, so that operations become seconds"
+    "Time the device and show seconds"
     self.speed = measure_speed(self.device.value)
     return self.update()
 
 @patch
 def move(self:WindowExplorer):
-    "Forget the speed of the old device"
+    "Discard the speed of the old device and show operations"
     self.speed = None
     return self.update()
 
 @patch
 def numbers(self:WindowExplorer)->dict:
-    "`window_facts`, the scheme, and how often the least seen token is seen"
+    "`window_facts`, the scheme, and the share of draws that show the least seen token"
     return self.flush().facts | dict(scheme=self.scheme.value, seen_least=self.seen.min().item())
 
 @patch
@@ -258,21 +265,24 @@ def steps(self:WindowExplorer)->tuple[str,list[tuple[str,dict]]]:
 def draw(self:WindowExplorer):
     "Windows, coverage and distances as a matplotlib figure"
     import matplotlib.pyplot as plt
-    f = self.facts
+    facts = self.facts
     H,W = self.canvas.grid
     fig,axs = plt.subplots(1, 3, figsize=(9,2.6*max(.75, 1.6*H/W)), layout='constrained',
                            width_ratios=(3,3,2.4))
-    tokens = f'{f["tokens"]} of {f["full_tokens"]} tokens'
+    tokens = f'{facts["tokens"]} of {facts["full_tokens"]} tokens'
     draw_canvas(self.canvas, axs[0], f'{self.scheme.value}: {tokens}')
     low = self.seen.min().item()
     high = self.seen.max().item()
-    draw_canvas(self.coverage, axs[1], f'over 256 draws a token is seen in {low:.0%} to {high:.0%}')
+    draw_canvas(self.coverage, axs[1], f'share of draws that show a token: {low:.0%} to {high:.0%}')
     axs[2].stairs(self.density['windows'], self.edges, fill=True, color='#29a3ff', alpha=.6,
                   label='windows')
     axs[2].stairs(self.density['full'], self.edges, color='k', label='full image')
-    axs[2].set(yticks=[], xlabel='tokens between two seen ones')
+    axs[2].set(yticks=[])
+    axs[2].set_xlabel('distance of two seen tokens', fontsize=8)
+    axs[2].set_ylabel('share of pairs', fontsize=8)
+    axs[2].tick_params(labelsize=7)
     axs[2].legend(fontsize=7)
-    fewer = f'{f["fewer_operations"]:.1f} times fewer operations'
-    less = f'{f["less_memory"]:.1f} times less memory'
+    fewer = f'{facts["fewer_operations"]:.1f} times fewer operations'
+    less = f'{facts["less_memory"]:.1f} times less memory'
     fig.suptitle(f'{fewer} and {less} than the full image, {self.model.label}', fontsize=9)
     return fig
