@@ -15,28 +15,28 @@ from ..machine import replace_file
 from .images import describe_folder
 
 # %% ../../nbs/data/02_flow_files.ipynb #8a5a3d24
-def _values(path, b, start, dtype, size, channels):
-    "The numbers (H,W,`channels`) of 32 bits that fill `b` from `start` to its end"
+def _values(path, raw, start, dtype, size, channels):
+    "The 32-bit numbers (H,W,`channels`) that fill `raw` from `start` to its end"
     H,W = size
     if H<1 or W<1:
         raise ValueError(f'{path} claims a height of {H} and a width of {W}; a flow has pixels')
     want = start+4*channels*H*W
-    if len(b)!=want:
-        raise ValueError(f'{path} has {len(b)} bytes, but {H} rows of {W} pixels need {want}; '
-                         f'it is {"cut short" if len(b)<want else "too long"}')
-    return np.frombuffer(b, dtype, offset=start).reshape(H,W,channels)
+    if len(raw)!=want:
+        raise ValueError(f'{path} has {len(raw)} bytes, but {H} rows of {W} pixels need {want}; '
+                         f'it is {"cut short" if len(raw)<want else "too long"}')
+    return np.frombuffer(raw, dtype, offset=start).reshape(H,W,channels)
 
 # %% ../../nbs/data/02_flow_files.ipynb #3835c798
 def _read_flo(path):
-    b = path.read_bytes()
-    if b[:4]!=b'PIEH':
-        raise ValueError(f'{path} begins with {b[:4]!r}, a .flo file with {b"PIEH"!r}; '
+    raw = path.read_bytes()
+    if raw[:4]!=b'PIEH':
+        raise ValueError(f'{path} begins with {raw[:4]!r}, a .flo file with {b"PIEH"!r}; '
                          f'it is no flow')
-    if len(b)<12:
-        raise ValueError(f'{path} has {len(b)} bytes, but the header of a .flo file 12; '
+    if len(raw)<12:
+        raise ValueError(f'{path} has {len(raw)} bytes, but the header of a .flo file 12; '
                          f'it is cut short')
-    W,H = struct.unpack_from('<ii', b, 4)
-    return _values(path, b, 12, '<f4', (H,W), 2)
+    W,H = struct.unpack_from('<ii', raw, 4)
+    return _values(path, raw, 12, '<f4', (H,W), 2)
 
 def _flo_bytes(path, x):
     H,W = x.shape[:2]
@@ -47,22 +47,22 @@ def _flo_bytes(path, x):
 _PFM = rb'PF\s+(\d{1,9})\s+(\d{1,9})\s+([-+]?[\d.]+(?:[eE][-+]?\d+)?)[ \t]*\r?\n'
 
 def _read_pfm(path):
-    b = path.read_bytes()
-    if b[:2]==b'Pf':
+    raw = path.read_bytes()
+    if raw[:2]==b'Pf':
         raise ValueError(f'{path} has one channel, as disparity has; a flow has three: x, y and 0')
-    if b[:2]!=b'PF':
-        raise ValueError(f'{path} begins with {b[:2]!r}, but a .pfm file with {b"PF"!r}; '
+    if raw[:2]!=b'PF':
+        raise ValueError(f'{path} begins with {raw[:2]!r}, but a .pfm file with {b"PF"!r}; '
                          f'it is no flow')
-    m = re.match(_PFM, b[:200])
+    m = re.match(_PFM, raw[:200])
     if not m:
-        raise ValueError(f'{path} begins with {b[:24]!r}; a .pfm file with three lines: '
+        raise ValueError(f'{path} begins with {raw[:24]!r}; a .pfm file with three lines: '
                          f'PF, "width height" and scale')
     W = int(m[1])
     H = int(m[2])
     scale = m[3].decode()
     if not re.search('[1-9]', scale):
         raise ValueError(f'{path} has scale {scale}; its sign is the order of the bytes')
-    x = _values(path, b, m.end(), '<f4' if scale[0]=='-' else '>f4', (H,W), 3)[::-1]
+    x = _values(path, raw, m.end(), '<f4' if scale[0]=='-' else '>f4', (H,W), 3)[::-1]
     if x[...,2].any():
         most = np.abs(x[...,2]).max()
         raise ValueError(f'{path} has a third channel that is not 0, up to {most:g}; it is no flow')
@@ -80,28 +80,28 @@ _SIGNATURE = b'\x89PNG\r\n\x1a\n'
 def _chunk(kind, data):
     return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind+data))
 
-def _chunks(path, b):
-    "(kind, data) of the chunks of a PNG file; a wrong checksum is an error"
-    if b[:8]!=_SIGNATURE:
-        raise ValueError(f'{path} begins with {b[:8]!r}, but a .png file with {_SIGNATURE!r}')
+def _chunks(path, raw):
+    "(kind, data) of each chunk of a PNG file; a wrong checksum is an error"
+    if raw[:8]!=_SIGNATURE:
+        raise ValueError(f'{path} begins with {raw[:8]!r}, but a .png file with {_SIGNATURE!r}')
     at = 8
     kind = b''
     while kind!=b'IEND':
-        n,kind = struct.unpack_from('>I4s', b, at) if at+8<=len(b) else (len(b),b'next')
-        data = b[at+8:at+8+n]
-        if at+12+n>len(b):
-            raise ValueError(f'{path} is cut short: its {len(b)} bytes end in the {kind!r} chunk')
-        if b[at+8+n:at+12+n]!=struct.pack('>I', zlib.crc32(kind+data)):
+        n,kind = struct.unpack_from('>I4s', raw, at) if at+8<=len(raw) else (len(raw),b'next')
+        data = raw[at+8:at+8+n]
+        if at+12+n>len(raw):
+            raise ValueError(f'{path} is cut short: its {len(raw)} bytes end in the {kind!r} chunk')
+        if raw[at+8+n:at+12+n]!=struct.pack('>I', zlib.crc32(kind+data)):
             raise ValueError(f'{path} is damaged: the checksum of its {kind!r} chunk at byte {at} '
                              f'is wrong')
         yield kind,data
         at += 12+n
 
-# %% ../../nbs/data/02_flow_files.ipynb #e1a772ac
+# %% ../../nbs/data/02_flow_files.ipynb #fff2e1d3
 _COLOURS = {0: 'grey', 2: 'RGB', 3: 'palette', 4: 'grey and alpha', 6: 'RGB and alpha'}
 
 def _png_size(path, kind, head):
-    "Size (H,W) from the first chunk of a PNG file of 16 bits, RGB"
+    "Size (H,W) from the first chunk of a 16-bit RGB PNG file"
     if kind!=b'IHDR' or len(head)!=13:
         raise ValueError(f'{path} is damaged: it has no IHDR chunk at its start')
     W,H,bits,color,*how = struct.unpack('>IIBBBBB', head)
@@ -109,22 +109,22 @@ def _png_size(path, kind, head):
         raise ValueError(f'{path} is a PNG of {bits} bits, {_COLOURS.get(color, "unknown")}; '
                          f'KITTI stores flow in 16 bits, RGB')
     if any(how):
-        raise ValueError(f'{path} is interlaced or compressed by unknown means; '
+        raise ValueError(f'{path} is interlaced or has an unknown compression; '
                          f'save it again without interlacing')
     if not 0<H*W or max(H,W)>10**6:
         raise ValueError(f'{path} claims {H} rows of {W} pixels; 1 to 1000000 are allowed')
     return H,W
 
-# %% ../../nbs/data/02_flow_files.ipynb #fff2e1d3
-def _png_rows(path, b):
-    "Rows (H,1+6W) of a PNG file of 16 bits, RGB; the first byte of a row is its filter"
-    chunks = list(_chunks(path, b))
+# %% ../../nbs/data/02_flow_files.ipynb #697e583b
+def _png_rows(path, raw):
+    "Rows (H,1+6W) of a 16-bit RGB PNG file; the first byte of a row is its filter"
+    chunks = list(_chunks(path, raw))
     H,W = _png_size(path, *chunks[0])
-    data = b''.join(d for kind,d in chunks if kind==b'IDAT')
+    packed = b''.join(data for kind,data in chunks if kind==b'IDAT')
     want = H*(1+6*W)
     z = zlib.decompressobj()
-    try: rows = z.decompress(data, want+1)
-    except zlib.error as e: raise ValueError(f'{path} is damaged: {e}') from e
+    try: rows = z.decompress(packed, want+1)
+    except zlib.error as error: raise ValueError(f'{path} is damaged: {error}') from error
     if len(rows)!=want or not z.eof:
         raise ValueError(f'{path} is damaged: {H} rows of {W} pixels do not match its data')
     rows = np.frombuffer(rows, np.uint8).reshape(H,1+6*W)
@@ -132,24 +132,25 @@ def _png_rows(path, b):
     if worst>4: raise ValueError(f'{path} is damaged: a row has filter {worst}; 0 to 4 exist')
     return rows
 
-# %% ../../nbs/data/02_flow_files.ipynb #697e583b
+# %% ../../nbs/data/02_flow_files.ipynb #91a4da46
 def _undo_band(x, kinds, above):
     "Undo the filters of rows (h,W,6), given the row (W,6) above them"
     h,W,_ = x.shape
     n = W+h-1 # diagonals
     kinds = kinds[:,None]
     skew = np.pad(x, ((0,0),(0,h),(0,0))).reshape(-1,6)[:h*n].reshape(h,n,6) # (y,x) at (y,x+y)
-    p = np.zeros((n+2,h+1,6), np.int16) # (y,x) at (x+y+2,y+1)
+    p = np.zeros((n+2,h+1,6), np.int16) # decoded, (y,x) at (x+y+2,y+1)
     p[1:W+1,0] = above
-    for d in range(n):
-        a = p[d+1,1:]       # left
-        b = p[d+1,:-1]      # above
-        c = p[d,:-1]        # above left
-        da = abs(b-c)       # distance of a from a+b-c
-        db = abs(a-c)       # of b
-        dc = abs(a+b-2*c)   # of c
-        paeth = np.where((da<=db) & (da<=dc), a, np.where(db<=dc, b, c))
-        p[d+2,1:] = (skew[:,d] + np.choose(kinds, (0,a,b,(a+b)>>1,paeth))) & 255
+    for diag in range(n):
+        left = p[diag+1,1:]
+        up = p[diag+1,:-1]
+        corner = p[diag,:-1]
+        to_left = abs(up-corner) # distance of `left` from left+up-corner
+        to_up = abs(left-corner)
+        to_corner = abs(left+up-2*corner)
+        paeth = np.where(to_up<=to_corner, up, corner)
+        paeth = np.where((to_left<=to_up) & (to_left<=to_corner), left, paeth)
+        p[diag+2,1:] = (skew[:,diag] + np.choose(kinds, (0,left,up,(left+up)>>1,paeth))) & 255
     out = p[2:,1:].swapaxes(0,1).reshape(-1,6)
     return np.pad(out, ((0,h),(0,0))).reshape(h,n+1,6)[:,:W]
 
@@ -171,7 +172,7 @@ def _undo_filters(rows, band=512):
             out[i+1] = line
     return out[1:].reshape(len(x),-1).view('>u2').reshape(len(x),-1,3)
 
-# %% ../../nbs/data/02_flow_files.ipynb #96f630ca
+# %% ../../nbs/data/02_flow_files.ipynb #0cda7082
 def _read_png(path):
     x = _undo_filters(_png_rows(path, path.read_bytes()))
     return np.where(x[...,2:]>0, (x[...,:2]-np.float32(2**15))/64, np.float32(np.nan))
@@ -183,7 +184,7 @@ def _png_bytes(path, x):
     if q.min()<0 or q.max()>65535:
         raise ValueError(f'flow from {np.nanmin(x):g} to {np.nanmax(x):g} px does not fit in '
                          f'{path}; KITTI stores -512 to 511.98 px: clamp it, mark such pixels as '
-                         f'not valid, or write another kind of file')
+                         f'not valid, or write another format')
     rows = np.concatenate([q, known], -1).astype('>u2').reshape(H,W*3).view(np.uint8)
     up = np.diff(rows, axis=0, prepend=np.zeros_like(rows[:1]))
     data = zlib.compress(np.insert(up, 0, 2, axis=1).tobytes())
@@ -191,15 +192,15 @@ def _png_bytes(path, x):
     return _SIGNATURE + _chunk(b'IHDR', head) + _chunk(b'IDAT', data) + _chunk(b'IEND', b'')
 
 # %% ../../nbs/data/02_flow_files.ipynb #90298cff
-def _flo5_problem(f):
-    "What is wrong with an open .flo5 file, if anything"
-    x = f.get('flow')
+def _flo5_problem(file):
+    "What is wrong with an open .flo5 file, or none"
+    x = file.get('flow')
     if x is None or not hasattr(x, 'dtype'):
-        return f'has no array flow; it has {", ".join(f) or "nothing"}'
+        return f'has no array flow; it has {", ".join(file) or "nothing"}'
     if x.ndim!=3 or x.shape[2]!=2 or x.dtype.kind!='f' or not x.size:
         return f'has a flow of shape {x.shape} and {x.dtype}; it is (H,W,2) of floats'
     there = x.id.get_storage_size() # gzip packs at most 1032 bytes into one
-    chunks = np.prod([-(-n//c) for n,c in zip(x.shape, x.chunks)]) if x.chunks else 0
+    chunks = np.prod([-(-n//step) for n,step in zip(x.shape, x.chunks)]) if x.chunks else 0
     if not there or x.nbytes>1032*there or chunks and x.id.get_num_chunks()!=chunks:
         return (f'claims {x.shape[0]} rows of {x.shape[1]} pixels, but has {there} bytes of them; '
                 f'it is cut short')
@@ -208,26 +209,27 @@ def _flo5_problem(f):
 def _read_flo5(path):
     import h5py
     try:
-        with h5py.File(path, 'r') as f:
-            problem = _flo5_problem(f)
-            if not problem: return f['flow'][()]
-    except Exception as e:
+        with h5py.File(path, 'r') as file:
+            problem = _flo5_problem(file)
+            if not problem: return file['flow'][()]
+    except Exception as error:
         raise ValueError(f'{path} ({path.stat().st_size} bytes) is no HDF5 file, cut short or '
-                         f'damaged: {e}') from e
+                         f'damaged: {error}') from error
     raise ValueError(f'{path} {problem}')
 
 def _flo5_bytes(path, x):
     import h5py
     out = BytesIO()
-    with h5py.File(out, 'w') as f:
-        f.create_dataset('flow', data=x, compression='gzip', compression_opts=5)
+    with h5py.File(out, 'w') as file:
+        file.create_dataset('flow', data=x, compression='gzip', compression_opts=5)
     return out.getvalue()
 
 # %% ../../nbs/data/02_flow_files.ipynb #de2ef02c
 def _read_npy(path):
     try: x = np.load(path, mmap_mode='r', allow_pickle=False) # allocates nothing yet
-    except Exception as e:
-        raise ValueError(f'{path} is no .npy file of numbers, cut short or damaged: {e}') from e
+    except Exception as error:
+        raise ValueError(f'{path} is no .npy file of numbers, cut short or '
+                         f'damaged: {error}') from error
     if not isinstance(x, np.memmap):
         raise ValueError(f'{path} is no single array; write one with numpy.save')
     if x.ndim!=3 or x.shape[2]!=2 or x.dtype.kind!='f' or not x.size:
@@ -257,7 +259,7 @@ def _format(path):
     "Reader and writer for `path`"
     kind = path.suffix.lower()
     if kind in FLOW_FORMATS: return FLOW_FORMATS[kind]
-    raise ValueError(f'{path} ends in {kind!r}; files of flow end in one of '
+    raise ValueError(f'{path} ends in {kind!r}; flow files end in one of '
                      f'{", ".join(FLOW_FORMATS)}')
 
 # %% ../../nbs/data/02_flow_files.ipynb #4015cb3f
@@ -277,30 +279,30 @@ def read_flow(
 
 # %% ../../nbs/data/02_flow_files.ipynb #50a44057
 def _stored(path, flow, valid):
-    "Flow as files have it: (H,W,2) float32, NaN where it is not known"
-    f = torch.as_tensor(flow).detach().cpu()
-    if f.ndim!=3 or len(f)!=2 or not f.numel() or not f.is_floating_point():
-        raise ValueError(f'flow for {path} has shape {tuple(f.shape)} of {f.dtype}; '
+    "Flow in the layout of the files: (H,W,2) float32, NaN where it is unknown"
+    vectors = torch.as_tensor(flow).detach().cpu()
+    if vectors.ndim!=3 or len(vectors)!=2 or not vectors.numel() or not vectors.is_floating_point():
+        raise ValueError(f'flow for {path} has shape {tuple(vectors.shape)} of {vectors.dtype}; '
                          f'give floats (2,H,W), x before y')
-    f = f.float()
-    ok = known = (f.abs()<=1e9).all(0) # false for NaN
+    vectors = vectors.float()
+    ok = known = (vectors.abs()<=1e9).all(0) # false for NaN
     if valid is not None:
         ok = torch.as_tensor(valid).detach().cpu()
-        if ok.shape!=f.shape[1:] or ok.dtype!=torch.bool:
+        if ok.shape!=vectors.shape[1:] or ok.dtype!=torch.bool:
             raise ValueError(f'valid for {path} has shape {tuple(ok.shape)} of {ok.dtype}; '
-                             f'give bool {tuple(f.shape[1:])}, the size of the flow')
+                             f'give bool {tuple(vectors.shape[1:])}, the size of the flow')
         if n := (ok & ~known).sum().item():
             raise ValueError(f'flow for {path} is not finite or above 1e9 in {n} pixels that are '
                              f'valid; mark them as not valid, or leave valid out')
-    return torch.where(ok, f, torch.nan).permute(1,2,0).contiguous().numpy()
+    return torch.where(ok, vectors, torch.nan).permute(1,2,0).contiguous().numpy()
 
 # %% ../../nbs/data/02_flow_files.ipynb #d7ff9bd1
 def write_flow(
-    path:str|Path,                     # Where to; .flo, .pfm, .png as in KITTI, .flo5 or .npy
+    path:str|Path,                     # .flo, .pfm, .png as in KITTI, .flo5 or .npy
     flow:Tensor|np.ndarray,            # Flow (2,H,W) in pixels, x before y
-    valid:Tensor|np.ndarray|None=None, # Where it is known (H,W), bool; none = finite, at most 1e9
+    valid:Tensor|np.ndarray|None=None, # Where it is known (H,W), bool; none: finite, at most 1e9
 )->None:
-    "Write optical flow in the format of the ending of `path`, completely or not at all"
+    "Write optical flow atomically, in the format that the suffix of `path` names"
     path = Path(path)
     _,pack = _format(path)
     data = pack(path, _stored(path, flow, valid))

@@ -22,7 +22,7 @@ from .layered import layers_flow, make_layers, relight, render_layers
 
 # %% ../../nbs/worlds/05_datasets.ipynb #35a1f942
 class _World(torch.utils.data.Dataset):
-    "Items drawn from a seed and an index, and kept in a folder if one is given"
+    "Items rendered from a seed and an index, and stored in a folder if one is given"
     def __init__(self, size, length, seed, device, cache):
         if np.ndim(size)!=1 or len(size)!=2:
             raise ValueError(f'size {size!r} is not a size; give (height, width) in pixels')
@@ -34,7 +34,7 @@ class _World(torch.utils.data.Dataset):
 
     @property
     def key(self)->str:
-        "Name of the folder in the cache: a hash of all that changes a scene"
+        "Name of the folder in the cache: a hash of everything that affects a scene"
         return hashlib.sha256(repr(self._what()).encode()).hexdigest()[:16]
 
     def __len__(self): return self.length
@@ -52,7 +52,7 @@ class _World(torch.utils.data.Dataset):
 # %% ../../nbs/worlds/05_datasets.ipynb #0dcca8ba
 @patch
 def batch(self:_World, indices:Sequence[int])->dict[str,Tensor]:
-    "Several scenes as one batch, each the same as alone"
+    "Several scenes stacked into one batch"
     return torch.utils.data.default_collate([self[i] for i in indices])
 
 def _whole(value, name, least):
@@ -77,10 +77,10 @@ class DrivingWorld(_World):
     def __init__(self,
         size:tuple[int,int]=(192,320), # Pixels (H,W) of an image
         length:int=1000,               # Scenes
-        seed:int=0,                    # Seeds have no scene in common: one to train, one to test
-        pair:bool=False,               # Two moments instead of one
+        seed:int=0,                    # Different seeds share no scene: one to train, one to test
+        pair:bool=False,               # Two frames instead of one
         device:str='cpu',              # Where to render, and where the targets are
-        cache:str|Path|None=None,      # Folder in which rendered scenes are kept
+        cache:str|Path|None=None,      # Folder to store rendered scenes in
         motion:float=1.,               # How far camera and objects move in between; 0: not at all
     ):
         if not 0<=motion<=3:
@@ -122,7 +122,7 @@ def street_labels(
     street:SimpleNamespace, # From `make_street`
     ids:Tensor,             # What each pixel shows (H,W), from `trace_street`
 )->Tensor: # (H,W) uint8
-    "Class of what each pixel shows, an index into `STREET_CLASSES`"
+    "Class of each pixel, an index into `STREET_CLASSES`"
     names = list(STREET_CLASSES)
     first = [names.index(k) for k in ('sky','road','sidewalk','terrain')]
     classes = np.r_[first,street.solids.cls].astype(np.uint8)
@@ -134,27 +134,27 @@ def camera(self:DrivingWorld, i:int)->dict[str,Tensor]:
     "Intrinsics `K` (3,3) in pixels; `T` (4,4) from the first camera's frame to the second's"
     sc = make_street(self.seed, _index(i, self.length), self.motion)
     H,W = self.size
-    (o,R),(o2,R2) = sc.cams
-    K = np.array([[sc.focal*W,0,W/2],[0,sc.focal*W,H/2],[0,0,1]])
-    T = np.eye(4)
-    T[:3,:3] = R2@R.T
-    T[:3,3] = R2@(o-o2)
-    return dict(K=torch.from_numpy(K), T=torch.from_numpy(T))
+    (eye,rot),(eye2,rot2) = sc.cams
+    intrinsics = np.array([[sc.focal*W,0,W/2],[0,sc.focal*W,H/2],[0,0,1]])
+    move = np.eye(4)
+    move[:3,:3] = rot2@rot.T
+    move[:3,3] = rot2@(eye-eye2)
+    return dict(K=torch.from_numpy(intrinsics), T=torch.from_numpy(move))
 
 # %% ../../nbs/worlds/05_datasets.ipynb #65e5db3c
 def _save(path, item):
-    "Write `item` to `path` in one step: nobody ever reads half a file"
+    "Write `item` to `path` atomically: nobody ever reads half a file"
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {k: v.cpu().numpy() for k,v in item.items()}
     for k,v in arrays.items():
         if k.startswith('image'): arrays[k] = np.rint(v*255).astype(np.uint8)
         if v.dtype==bool: arrays[k] = np.packbits(v, axis=1)
     def write(tmp):
-        with open(tmp, 'wb') as f: np.savez(f, **arrays) # a name would get the suffix .npz
+        with open(tmp, 'wb') as file: np.savez(file, **arrays) # a name would get the suffix .npz
     replace_file(path, write)
 
 def _load(path, size, keys):
-    "The scene in `path`, or none if there is no such file or it is damaged"
+    "The scene in `path`, or none if the file is missing or damaged"
     kinds = {k: 'f4' if k in ('depth','flow') else 'u1' for k in keys}
     H,W = size
     bits = (H,-(-W//8))
@@ -182,11 +182,11 @@ def color_labels(
 
 # %% ../../nbs/worlds/05_datasets.ipynb #23c1273f
 def show_world(
-    item:dict,         # What `DrivingWorld` or `LayeredFlow` gives for one scene
+    item:dict,         # An item of `DrivingWorld` or `LayeredFlow`
     axs=None,          # Axes to draw on, one per panel; new ones if none
     titles:bool=True,  # Name the panels
 ):
-    "Draw what a scene has: image, labels, log depth, second image, flow, and what stays visible"
+    "Draw a scene: image, labels, log depth, second image, flow, and what gets hidden"
     import matplotlib.pyplot as plt
     def rgb(x): return x.permute(1,2,0).cpu().numpy()
     panels = {'image': rgb(item['image'])}
@@ -195,7 +195,7 @@ def show_world(
     if 'flow' in item:
         seen = np.where(item['visible'].cpu().numpy()[...,None], panels['image'], (1,.2,.2))
         panels |= {'image2': rgb(item['image2']), 'flow': flow_to_color(item['flow']),
-                   'not visible in image2': seen}
+                   'hidden in image2': seen}
     rows = -(-len(panels)//4)
     if axs is None:
         cols = -(-len(panels)//rows)
@@ -212,18 +212,18 @@ class LayeredFlow(_World):
     def __init__(self,
         size:tuple[int,int]=(160,256), # Pixels (H,W) of a frame
         length:int=1000,               # Pairs
-        seed:int=0,                    # Seeds have no pair in common
+        seed:int=0,                    # Different seeds share no pair
         max_motion:float=24.,          # Longest vector, px
-        layers:int=6,                  # Things over the background: half to all of so many
+        layers:int=6,                  # At most this many shapes over the background, at least half
         rotation:float=10.,            # Largest rotation, degrees
         scale:float=.1,                # Largest logarithm of magnification, up or down
         deform:float=.1,               # Largest local stretch by waves
         light:float=.1,                # How much the light changes in the second frame
         noise:float=.01,               # Standard deviation of the noise in both
-        textures:str|Path|None=None,   # Folder of photographs to cut textures from; drawn if none
-        patterns:Sequence[str]=(),     # Draw only these of `TEXTURES`; none = all
+        textures:str|Path|None=None,   # Folder of photographs for textures; generated if none
+        patterns:Sequence[str]=(),     # Use only these of `TEXTURES`; empty: all
         device:str='cpu',              # Where to draw, and where the targets are
-        cache:str|Path|None=None,      # Folder in which pairs are kept
+        cache:str|Path|None=None,      # Folder to store pairs in
     ):
         self.knobs = dict(max_motion=max_motion, rotation=rotation, scale=scale, deform=deform,
                           light=light, noise=noise)
@@ -244,12 +244,13 @@ class LayeredFlow(_World):
 @patch
 def _check(self:LayeredFlow, textures):
     "Raise for settings that cannot be drawn"
-    for (k,v),most in zip(self.knobs.items(), (1e4,45,.4,.3,1,1)):
-        if not 0<=v<=most: raise ValueError(f'{k} {v} is outside [0,{most:g}]')
+    limits = dict(max_motion=1e4, rotation=45, scale=.4, deform=.3, light=1, noise=1)
+    for k,v in self.knobs.items():
+        if not 0<=v<=limits[k]: raise ValueError(f'{k} {v} is outside [0,{limits[k]:g}]')
     for p in self.patterns:
         if p not in TEXTURES: raise unknown_name('texture', p, TEXTURES)
     if self.patterns and textures is not None:
-        raise ValueError('patterns are drawn, textures cut from photographs; give one')
+        raise ValueError('patterns are generated, textures come from photographs; give only one')
     if self.layers>254: raise ValueError(f'layers {self.layers} are too many; at most 254')
 
 # %% ../../nbs/worlds/05_datasets.ipynb #516fb621
@@ -272,7 +273,8 @@ def _render(self:LayeredFlow, i):
     noise = knobs.pop('noise')
     layers = make_layers(rng, self.size, self.layers, photos=self.photos, patterns=self.patterns,
                          device=self.device, **knobs)
-    (img,ids),(img2,_) = (render_layers(layers, self.size, k) for k in (0,1))
+    img,ids = render_layers(layers, self.size, 0)
+    img2,_ = render_layers(layers, self.size, 1)
     flow,visible = layers_flow(layers, ids)
     return dict(image=relight(img, rng, 0, noise), image2=relight(img2, rng, light, noise),
                 flow=flow, visible=visible, valid=torch.ones_like(visible))

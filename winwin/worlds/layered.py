@@ -18,7 +18,7 @@ from .textures import Photos, make_texture
 # %% ../../nbs/worlds/04_layered.ipynb #4a95b1f0
 @dataclass
 class Motion:
-    "Where the points of a layer go"
+    "A smooth motion: calling it maps points of the first frame to the second"
     centre:Tensor  # Point (2,1) about which the layer turns
     shift:Tensor   # Motion (2,1) of that point, without waves
     turn:Tensor    # Rotation and scale, less the identity (2,2)
@@ -27,7 +27,7 @@ class Motion:
     push:Tensor    # How far each wave moves a point (n,2)
 
     def flow(self, p:Tensor)->Tensor:
-        "Motion of the points `p` (2,N)"
+        "Flow (2,N) of the points `p` (2,N)"
         u = p-self.centre
         return self.shift + self.turn@u + self.push.T@(self.waves@u+self.phase).sin()
 
@@ -39,8 +39,8 @@ class Motion:
         wave = outer.T@(self.waves@(p-self.centre)+self.phase).cos()
         return wave.view(2, 2, -1) + (self.turn+torch.eye(2).to(self.turn))[...,None]
 
-# %% ../../nbs/worlds/04_layered.ipynb #0948dcae
-_EXACT = .002 # px that may remain; float32 has steps of .0002 at 4000
+# %% ../../nbs/worlds/04_layered.ipynb #c09237ad
+_EXACT = .002 # largest error left, px; float32 has steps of .0002 at 4000
 
 @patch
 def inverse(self:Motion, q:Tensor)->Tensor:
@@ -50,12 +50,13 @@ def inverse(self:Motion, q:Tensor)->Tensor:
     for _ in range(12):
         off = self(p)-q
         if not off.numel() or off.abs().max()<_EXACT: return p
-        (a,b),(c,d) = self.slope(p)
-        p = p - torch.stack([d*off[0]-b*off[1], a*off[1]-c*off[0]])/(a*d-b*c)
+        (xx,xy),(yx,yy) = self.slope(p)
+        step = torch.stack([yy*off[0]-xy*off[1], xx*off[1]-yx*off[0]])/(xx*yy-xy*yx)
+        p = p-step
     raise RuntimeError(f'a motion could not be inverted: {off.abs().max():.3f} px remain; '
                        f'lower deform or scale')
 
-# %% ../../nbs/worlds/04_layered.ipynb #c09237ad
+# %% ../../nbs/worlds/04_layered.ipynb #652e19ad
 def make_motion(
     rng:np.random.Generator,  # Source of randomness
     centre,                   # Middle of the layer, x and y
@@ -66,10 +67,11 @@ def make_motion(
     deform:float=.1,          # Largest local stretch by waves, a share
     device='cpu',             # Where its tensors are
 )->Motion:
-    "Draw a motion: shift, rotation, scale and three waves, together no longer than `longest`"
-    def t(*a): return torch.tensor(np.array(a), dtype=torch.float32, device=device)
+    "Draw a motion: shift, rotation, scale and three waves, together at most `longest`"
+    def tensor(*rows): return torch.tensor(np.array(rows), dtype=torch.float32, device=device)
     def unit(n): # random directions (n,2)
         return np.exp(1j*rng.uniform(0, 2*np.pi, n)).view(float).reshape(n, 2)
+    # rotation and scale as one complex factor, less the identity
     z = np.exp(rng.uniform(-scale, scale)+1j*np.deg2rad(rng.uniform(-rotation, rotation)))-1
     length = radius*rng.uniform(.8, 2, 3) # of the waves, px
     push = deform*rng.dirichlet([1]*3)*rng.uniform()*length/(2*np.pi)
@@ -77,9 +79,11 @@ def make_motion(
     z = z*weaker
     push = push*weaker
     shift = unit(1)[0]*longest*weaker
-    return Motion(t(*centre)[:,None], t(*shift)[:,None], t((z.real,-z.imag),(z.imag,z.real)),
-                  t(*unit(3)*(2*np.pi/length)[:,None]), t(*rng.uniform(0, 2*np.pi, (3,1))),
-                  t(*unit(3)*push[:,None]))
+    waves = unit(3)*(2*np.pi/length)[:,None]
+    phase = rng.uniform(0, 2*np.pi, (3,1))
+    return Motion(centre=tensor(*centre)[:,None], shift=tensor(*shift)[:,None],
+                  turn=tensor((z.real,-z.imag),(z.imag,z.real)), waves=tensor(*waves),
+                  phase=tensor(*phase), push=tensor(*unit(3)*push[:,None]))
 
 # %% ../../nbs/worlds/04_layered.ipynb #93269a5f
 @dataclass
@@ -87,9 +91,9 @@ class Shape:
     "A smooth outline around a centre"
     centre:Tensor # Point (2,1)
     axes:Tensor   # (2,2) takes the unit circle to the ellipse, in pixels
-    height:Tensor # Heights of its waves (n), as shares of the radius; wave i has i+2 crests
+    height:Tensor # Heights of its waves (n), relative to the radius; wave i has i+2 crests
     phase:Tensor  # Their phases (n,1)
-    hole:float=0. # Radius of the hole, as a share
+    hole:float=0. # Size of the hole, relative to the outline
 
     def radius(self, angle:Tensor)->Tensor:
         "Radius (N) of the outline at `angle` (N), 1 for the ellipse itself"
@@ -97,22 +101,22 @@ class Shape:
         return 1+self.height@(k*angle+self.phase).cos()
 
     def inside(self, p:Tensor)->Tensor:
-        "Pixels (N) from `p` (2,N) to the outline, about; negative outside"
+        "Approximate distance (N) in pixels from `p` (2,N) to the outline; negative outside"
         back = torch.linalg.inv(self.axes)
         u = back@(p-self.centre)
-        r = torch.hypot(*u).clamp(min=1e-6)
+        away = torch.hypot(*u).clamp(min=1e-6)
         rim = self.radius(torch.atan2(u[1], u[0]))
-        px = r/torch.hypot(*(back.T@u)).clamp(min=1e-9) # pixels per unit of r here
-        depth = rim-r
-        if self.hole: depth = torch.minimum(depth, r-self.hole*rim)
+        px = away/torch.hypot(*(back.T@u)).clamp(min=1e-9) # pixels per unit of `away`
+        depth = rim-away
+        if self.hole: depth = torch.minimum(depth, away-self.hole*rim)
         return depth*px
 
 # %% ../../nbs/worlds/04_layered.ipynb #1fcbd000
 @patch
 def outline(self:Shape, n:int=128)->Tensor:
     "Points (2,n) on the outline"
-    a = torch.arange(n, device=self.axes.device)*(2*math.pi/n)
-    return self.axes@(torch.stack([a.cos(),a.sin()])*self.radius(a)) + self.centre
+    angle = torch.arange(n, device=self.axes.device)*(2*math.pi/n)
+    return self.axes@(torch.stack([angle.cos(),angle.sin()])*self.radius(angle)) + self.centre
 
 # %% ../../nbs/worlds/04_layered.ipynb #61adfea0
 def make_shape(
@@ -120,18 +124,20 @@ def make_shape(
     size:tuple[int,int],      # Pixels (H,W) of the frame
     device='cpu',             # Where its tensors are
 )->Shape:
-    "Draw a shape with a radius of 0.1 to 0.5 of the shorter side"
-    def t(a): return torch.tensor(np.array(a), dtype=torch.float32, device=device)
+    "Draw a shape with a mean radius of 0.1 to 0.5 of the shorter side"
+    def tensor(array): return torch.tensor(np.array(array), dtype=torch.float32, device=device)
     H,W = size
-    r = min(H, W)*.1*5**rng.uniform()
+    radius = min(H, W)*.1*5**rng.uniform()
     long = np.exp(rng.uniform(-.6, .6))
-    a = rng.uniform(0, np.pi)
-    c = np.cos(a)
-    s = np.sin(a)
+    angle = rng.uniform(0, np.pi)
+    cos = np.cos(angle)
+    sin = np.sin(angle)
     x,y = rng.uniform(-.05, 1.05, 2)*(W,H)
-    return Shape(t([[x],[y]]), t([[c*r*long,-s*r/long],[s*r*long,c*r/long]]),
-                 t(rng.uniform(0, .3)*rng.dirichlet([1]*4)), t(rng.uniform(0, 2*np.pi, (4,1))),
-                 rng.uniform(.3, .6) if rng.random()<.15 else 0.)
+    axes = [[cos*radius*long,-sin*radius/long],[sin*radius*long,cos*radius/long]]
+    height = rng.uniform(0, .3)*rng.dirichlet([1]*4)
+    phase = rng.uniform(0, 2*np.pi, (4,1))
+    hole = rng.uniform(.3, .6) if rng.random()<.15 else 0.
+    return Shape(tensor([[x],[y]]), tensor(axes), tensor(height), tensor(phase), hole)
 
 # %% ../../nbs/worlds/04_layered.ipynb #8cbda17c
 @dataclass
@@ -151,7 +157,7 @@ class Layer:
                              align_corners=False)[0,:,0]
 
     def box(self, size:tuple[int,int], moment:int)->tuple[slice,slice]:
-        "Rows and columns of the frame that the layer may touch"
+        "Rows and columns of the frame that the layer may cover; `moment`: 0 or 1 for the frame"
         if self.shape is None: return slice(0, size[0]),slice(0, size[1])
         rim = self.motion(self.rim) if moment else self.rim
         extra = 3+.02*(rim.amax(1)-rim.amin(1)).max() # the outline between two of its points
@@ -164,16 +170,16 @@ class Layer:
 def make_layers(
     rng:np.random.Generator,   # Source of randomness
     size:tuple[int,int],       # Pixels (H,W) of the frame
-    layers:int=6,              # Things over the background: half to all of so many
+    layers:int=6,              # At most this many shapes over the background, at least half
     max_motion:float=24.,      # Longest vector, px
     rotation:float=10.,        # Largest rotation, degrees
     scale:float=.1,            # Largest logarithm of magnification
     deform:float=.1,           # Largest local stretch by waves
-    photos:Photos|None=None,   # Cut textures from these; drawn if none
-    patterns:Sequence[str]=(), # Draw only these of `TEXTURES`; none = all
+    photos:Photos|None=None,   # Crop textures from these; generated if none
+    patterns:Sequence[str]=(), # Use only these of `TEXTURES`; empty: all
     device='cpu',              # Where to draw
 )->list[Layer]:
-    "Draw a background and things before it, the larger ones mostly at the back"
+    "Draw a background and the shapes over it, larger ones mostly at the back"
     shapes = [make_shape(rng, size, device) for _ in range(rng.integers((layers+1)//2, layers+1))]
     order = np.argsort([-torch.linalg.det(s.axes).item()*4**rng.uniform(-1, 1) for s in shapes])
     moves = dict(rotation=rotation, scale=scale, deform=deform, device=device)
@@ -189,15 +195,15 @@ def make_layers(
 
 # %% ../../nbs/worlds/04_layered.ipynb #48fed684
 def _extent(shape, rim, size):
-    "Middle (x,y) of a shape, or of the frame, and pixels from there to the farthest point"
+    "Centre (x,y) of a shape, or of the frame, and pixels from there to the farthest point"
     H,W = size
     if shape is None: return (W/2,H/2),math.hypot(H, W)/2
     return shape.centre[:,0].tolist(),(rim-shape.centre).norm(dim=0).max().item()+1
 
 def _stick(rng, shape, device):
     "Rotation (nearly none for the background) and scale of a texture"
-    a = rng.uniform(-.05, .05) if shape is None else rng.uniform(-math.pi, math.pi)
-    turn = [[math.cos(a),-math.sin(a)],[math.sin(a),math.cos(a)]]
+    angle = rng.uniform(-.05, .05) if shape is None else rng.uniform(-math.pi, math.pi)
+    turn = [[math.cos(angle),-math.sin(angle)],[math.sin(angle),math.cos(angle)]]
     return torch.tensor(turn, device=device)*rng.uniform(.8, 1)
 
 def _texture(rng, size, radius, photos, patterns, device):
@@ -208,73 +214,73 @@ def _texture(rng, size, radius, photos, patterns, device):
     return make_texture(rng, n, kind, k, device) if photos is None else photos.cut(rng, n, device)
 
 def _centres(rows, cols, device):
-    "Middles (2,h*w) of the pixels in a box"
+    "Centres (2,h*w) of the pixels in a box"
     y,x = (torch.arange(s.start, s.stop, device=device, dtype=torch.float32)+.5
            for s in (rows,cols))
     return torch.stack([x.expand(len(y), -1), y[:,None].expand(-1, len(x))]).flatten(1)
 
-# %% ../../nbs/worlds/04_layered.ipynb #48603d6d
+# %% ../../nbs/worlds/04_layered.ipynb #d77673db
 def render_layers(
     layers:list[Layer],    # From back to front
     size:tuple[int,int],   # Pixels (H,W)
-    moment:int=0,          # 0 or 1
-)->tuple[Tensor,Tensor]: # Image (3,H,W) in [0,1]; number (H,W) of the layer that each pixel shows
-    "Paint the layers over each other, with soft outlines"
+    moment:int=0,          # First or second frame: 0 or 1
+)->tuple[Tensor,Tensor]: # Image (3,H,W) in [0,1]; index (H,W) of the layer that each pixel shows
+    "Render the layers from back to front, with soft outlines"
     device = layers[0].texture.device
     img = torch.empty(3, *size, device=device)
     ids = torch.zeros(size, dtype=torch.uint8, device=device)
-    for i,l in enumerate(layers):
-        box = l.box(size, moment)
+    for i,layer in enumerate(layers):
+        box = layer.box(size, moment)
         h,w = (s.stop-s.start for s in box)
         if not h*w: continue
         p = _centres(*box, device)
-        if moment: p = l.motion.inverse(p)
-        if l.shape is None: # the background
-            img[:] = l.paint(p).view(3, h, w)
+        if moment: p = layer.motion.inverse(p)
+        if layer.shape is None: # the background
+            img[:] = layer.paint(p).view(3, h, w)
             continue
-        depth = l.shape.inside(p).view(h, w)
-        paint = l.paint(p).view(3, h, w)*(.6+.4*(depth/3).clamp(0, 1)) # a dark rim
+        depth = layer.shape.inside(p).view(h, w)
+        paint = layer.paint(p).view(3, h, w)*(.6+.4*(depth/3).clamp(0, 1)) # a dark rim
         img[(...,*box)] = torch.lerp(img[(...,*box)], paint, (depth+.5).clamp(0, 1))
         ids[box].masked_fill_(depth>=0, i)
     return img,ids
 
-# %% ../../nbs/worlds/04_layered.ipynb #d77673db
+# %% ../../nbs/worlds/04_layered.ipynb #42faf4da
 def layers_flow(
     layers:list[Layer],   # From back to front
     ids:Tensor,           # Layer (H,W) that each pixel of the first frame shows
 )->tuple[Tensor,Tensor]: # Flow (2,H,W); mask (H,W) of pixels that the second frame shows too
-    "Motion of what each pixel shows, and whether it is visible in the second frame"
+    "Flow of every pixel of the first frame, and whether its point is visible in the second"
     H,W = ids.shape
     flow = torch.empty(2, H, W, device=ids.device)
     own = ids.flatten()
-    for i,l in enumerate(layers):
-        box = l.box((H,W), 0)
+    for i,layer in enumerate(layers):
+        box = layer.box((H,W), 0)
         here = ids[box]==i
-        f = l.motion.flow(_centres(*box, ids.device))
-        flow[(...,*box)] = torch.where(here, f.view(2, *here.shape), flow[(...,*box)])
+        moved = layer.motion.flow(_centres(*box, ids.device))
+        flow[(...,*box)] = torch.where(here, moved.view(2, *here.shape), flow[(...,*box)])
     q = _centres(slice(0, H), slice(0, W), ids.device)+flow.flatten(1)
     seen = ((q>=0) & (q<=q.new_tensor([[W],[H]]))).all(0)
-    for i,l in enumerate(layers[1:], 1): # is the layer where a point behind it went?
-        rows,cols = l.box((H,W), 1)
+    for i,layer in enumerate(layers[1:], 1): # does it cover a point of a layer behind it?
+        rows,cols = layer.box((H,W), 1)
         near = (q[0]>=cols.start) & (q[0]<=cols.stop) & (q[1]>=rows.start) & (q[1]<=rows.stop)
         at = (seen & near & (own<i)).nonzero()[:,0]
-        seen[at] = l.shape.inside(l.motion.inverse(q[:,at]))<0
+        seen[at] = layer.shape.inside(layer.motion.inverse(q[:,at]))<0
     return flow,seen.view(H, W)
 
 # %% ../../nbs/worlds/04_layered.ipynb #c368c7ee
 def relight(
     img:Tensor,               # Image (3,H,W) in [0,1]
     rng:np.random.Generator,  # Source of randomness
-    light:float=.1,           # How much the light changes; 0: not at all
+    light:float=.1,           # Strength of the change of light; 0: none
     noise:float=.01,          # Standard deviation of the noise
 )->Tensor: # (3,H,W) in [0,1], in steps of 1/255
     "Change the light and add noise"
-    def t(a): return torch.tensor(a, dtype=torch.float32, device=img.device)
     H,W = img.shape[1:]
     if light:
         gain,power,*rest = light*rng.standard_normal(7).clip(-2, 2)
         y,x = (torch.linspace(-1, 1, n, device=img.device) for n in (H,W))
-        shade = gain + .5*(rest[0]*x + rest[1]*y[:,None]) + .3*t(rest[2:])[:,None,None]
+        balance = torch.tensor(rest[2:], dtype=torch.float32, device=img.device)[:,None,None]
+        shade = gain + .5*(rest[0]*x + rest[1]*y[:,None]) + .3*balance
         img = img.clamp(min=1e-4)**math.exp(power)*shade.exp()
     grain = torch.Generator().manual_seed(int(rng.integers(2**62)))
     if noise: img = img + noise*torch.randn(img.shape, generator=grain).to(img.device)
