@@ -117,7 +117,7 @@ def test_predict_a_file_and_a_folder(call, trained, tmp_path):
     assert code==1 and 'c.png' in err and (tmp_path/'all/labels/deep/b.png').exists() and '2 files' in out
 
 @pytest.mark.parametrize('args,words', [
-    (('predict', 'nowhere', 'x.png', '-o', 'out'), 'is not there'), (('eval', 'nowhere'), 'is not there'),
+    (('predict', 'nowhere', 'x.png', '-o', 'out'), 'does not exist'), (('eval', 'nowhere'), 'does not exist'),
     (('train', 'bdd100k-seg'), 'needs root'), (('train', 'driving-seg', '--windows', '2y4'), 'unknown; write 2x22'),
     (('train', 'driving-seg', '--variant', 'fulll'), 'no variant'), (('study', 'windows'), 'did you mean'), (('demo', '--task', 'smell'), 'smell')])
 def test_mistakes_are_one_line(call, args, words, tmp_path, monkeypatch):

@@ -54,7 +54,7 @@ def complete(
 # %% ../../nbs/tasks/05_completion.ipynb #7b54a652
 @dataclass
 class CompletionTask(Task):
-    "Fill in what is hidden of the first frame"
+    "Completion: predict the hidden patches of frame 1 from the rest and frame 2"
     mask:float=.9     # Share of the tokens that are hidden
     name = 'pretrain'
     target = 'image2'

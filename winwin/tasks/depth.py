@@ -16,21 +16,22 @@ from ..windows.layout import Windows
 from .task import Metrics, Task, window_pairs
 
 # %% ../../nbs/tasks/02_depth.ipynb #da7a1861
-def _silog(g, ok, lam):
+def _silog(diff, ok, lam):
     "sqrt(var + lam*mean^2) of the valid differences of each image (B,N)"
     n = ok.sum(1).clamp(min=1)
-    mean = (g*ok).sum(1)/n
-    v = ((g-mean[:,None])**2*ok).sum(1)/n + lam*mean**2
+    mean = (diff*ok).sum(1)/n
+    v = ((diff-mean[:,None])**2*ok).sum(1)/n + lam*mean**2
     # the slope of sqrt at 0 is infinite: keep it out, so that the gradient is zero there
     return torch.where(v>0, torch.where(v>0, v, 1).sqrt(), 0)
 
-def _berhu(g, ok, share=.2):
+def _berhu(diff, ok, share=.2):
     "|g| up to c = `share` of the image's largest |g|, (g^2+c^2)/2c beyond; mean over valid pixels"
-    # c is a unit, not something to learn from
-    c = (share*(g*ok).abs().amax(1, keepdim=True)).clamp(min=1e-5).detach()
-    return _mean(torch.where(g.abs()<=c, g.abs(), (g**2+c**2)/(2*c)), ok)
+    size = diff.abs()
+    # the threshold c is a unit, so no gradient flows through it
+    bound = (share*(size*ok).amax(1, keepdim=True)).clamp(min=1e-5).detach()
+    return _mean(torch.where(size<=bound, size, (diff**2+bound**2)/(2*bound)), ok)
 
-def _l1(g, ok): return _mean(g.abs(), ok)
+def _l1(diff, ok): return _mean(diff.abs(), ok)
 
 def _mean(x, ok): return (x*ok).sum(1)/ok.sum(1).clamp(min=1)
 
@@ -42,19 +43,19 @@ def depth_loss(
     patch:int=16,           # Pixels per token side P
     kind:str='silog',       # 'silog', 'berhu' or 'l1', all on log depth
     valid:Tensor|None=None, # Pixels to count, bool, shaped like `depth`; others never count
-    lam:float=.15,          # Price of a common factor in 'silog': 0 = free, 1 = root mean square
+    lam:float=.15,          # Weight of the scale in 'silog': 0 = free, 1 = root mean square
 )->Tensor: # Scalar
     "Loss per image, then mean over the images that have valid pixels; zero if none has"
     if kind not in ('silog','berhu','l1'):
         raise ValueError(f'kind {kind!r} is no depth loss; take one of silog, berhu, l1')
     if lam<0:
-        raise ValueError(f'lam {lam} is negative; take 0 to forgive a common factor, 1 to charge '
-                         f'it in full')
+        raise ValueError(f'lam {lam} is negative; take 0 to ignore a common factor, 1 to '
+                         f'count it in full')
     pairs = window_pairs(maps, _plain_depth(depth, valid), windows, patch, channels=1)
-    g,ok = _log_errors(pairs) # (B,N) pixels of all windows
-    if kind=='silog': loss = _silog(g, ok, lam)
-    elif kind=='berhu': loss = _berhu(g, ok)
-    else: loss = _l1(g, ok)
+    diff,ok = _log_errors(pairs) # (B,N) pixels of all windows
+    if kind=='silog': loss = _silog(diff, ok, lam)
+    elif kind=='berhu': loss = _berhu(diff, ok)
+    else: loss = _l1(diff, ok)
     return loss.sum() / ok.any(1).sum().clamp(min=1)
 
 # %% ../../nbs/tasks/02_depth.ipynb #3a99dfe3
@@ -87,17 +88,18 @@ DEPTH_SCORES = ('abs_rel','sq_rel','rmse','rmse_log','log10','silog','delta1','d
 
 def _depth_sums(p, t, ok):
     "Sums (B,10) over the valid pixels of each image: their number, then what the scores need"
-    g = p.log()-t.log()
+    diff = p.log()-t.log()
     ratio = torch.maximum(p/t, t/p)
     near = [ratio<1.25**k for k in (1,2,3)]
-    terms = [ok, (p-t).abs()/t, (p-t)**2/t, (p-t)**2, g**2, g.abs(), g, *near]
+    terms = [ok, (p-t).abs()/t, (p-t)**2/t, (p-t)**2, diff**2, diff.abs(), diff, *near]
     return torch.stack([(x*ok).flatten(1).sum(1, dtype=torch.float64) for x in terms], 1)
 
 def _depth_scores(sums):
     "Scores (...,9) of sums (...,10)"
-    n,abs_rel,sq_rel,sq,g2,g1,g,*near = (sums/sums[...,:1]).unbind(-1)
-    silog = 100*(g2-g**2).clamp(min=0).sqrt()
-    return torch.stack([abs_rel, sq_rel, sq.sqrt(), g2.sqrt(), g1/math.log(10), silog, *near], -1)
+    _,abs_rel,sq_rel,sq,diff_sq,diff_abs,diff,*near = (sums/sums[...,:1]).unbind(-1)
+    silog = 100*(diff_sq-diff**2).clamp(min=0).sqrt()
+    return torch.stack([abs_rel, sq_rel, sq.sqrt(), diff_sq.sqrt(), diff_abs/math.log(10), silog,
+                        *near], -1)
 
 # %% ../../nbs/tasks/02_depth.ipynb #95a8ccd5
 class DepthMetrics(Metrics):
@@ -170,7 +172,7 @@ def _metres(pred, depth, valid=None):
 class DepthTask(Task):
     "Depth in metres from its logarithm"
     kind:str='silog'                  # Loss, see `depth_loss`
-    lam:float=.15                     # Price of a common factor in 'silog'
+    lam:float=.15                     # Weight of the scale in 'silog'
     max_depth:float|None=None         # Metres; what is farther is neither trained nor scored
     name = 'depth'
     target = 'depth'

@@ -25,17 +25,17 @@ def _log_scale(c, kind):
     if kind=='bounded': return (.25 + 3.75*c.sigmoid()).log()
     return 6*((c/3).sigmoid()-.5) if kind=='bounded2' else c
 
-def _price(m, flow, kind):
+def _pixel_loss(m, flow, kind):
     "Loss of every pixel (B,H,W) of a map (B,C,H,W)"
-    e = (m[:,:2]-flow).abs() # (B,2,H,W)
-    if kind=='l1': return e.mean(1)
+    error = (m[:,:2]-flow).abs() # (B,2,H,W)
+    if kind=='l1': return error.mean(1)
     if kind!='mixture':
-        s = _log_scale(m[:,2], kind)
-        return e.sum(1)*(-s).exp() + s
-    w = m[:,2:3] # u and v share w and s
-    s = m[:,3:].clamp(0, 10)
-    sharp = F.logsigmoid(w)-e
-    wide = F.logsigmoid(-w)-s-e*(-s).exp()
+        log_scale = _log_scale(m[:,2], kind)
+        return error.sum(1)*(-log_scale).exp() + log_scale
+    w = m[:,2:3] # u and v share weight and scale
+    log_scale = m[:,3:].clamp(0, 10)
+    sharp = F.logsigmoid(w)-error
+    wide = F.logsigmoid(-w)-log_scale-error*(-log_scale).exp()
     return (math.log(2)-torch.logaddexp(sharp, wide)).mean(1)
 
 # %% ../../nbs/tasks/03_flow_scoring.ipynb #4d0afa25
@@ -50,7 +50,7 @@ def _sum_and_count(m, t, kind):
     ok = ~t[:,0].isnan()
     # NaN times 0 is NaN: remove it first
     m,t = (torch.where(ok[:,None], x, 0) for x in (m, t.to(m.dtype)))
-    return (_price(m, t, kind)*ok).sum(),ok.sum()
+    return (_pixel_loss(m, t, kind)*ok).sum(),ok.sum()
 
 # %% ../../nbs/tasks/03_flow_scoring.ipynb #65dd6adb
 def laplacian_loss(
@@ -85,8 +85,8 @@ def flow_uncertainty(
     pred = full_precision(pred)
     if kind!='mixture': return _log_scale(pred[:,2], kind).exp()
     w = pred[:,2].sigmoid()
-    s = pred[:,3].clamp(0, 10)
-    return 2*(w + (1-w)*s.exp()) # the same for u and for v
+    scale = pred[:,3].clamp(0, 10).exp()
+    return 2*(w + (1-w)*scale) # the same for u and for v
 
 # %% ../../nbs/tasks/03_flow_scoring.ipynb #e96f6f26
 def flow_loss(
@@ -117,11 +117,11 @@ def match_targets(
 )->Tensor: # (B,N1) places in the token sequence of frame 2, or -1
     "Token of frame 2 that each token of frame 1 moves to; -1 if the windows do not show it"
     H,W = windows1.grid
-    c = patch//2
+    mid = patch//2
     check_flow(flow, valid)
     i,j = _token_ids(flow, windows1, windows2, patch) # (B,N1), (B,N2)
-    centre_valid = None if valid is None else valid[:,c::patch,c::patch]
-    motion = full_precision(mark_unknown(flow[...,c::patch,c::patch], centre_valid, max_flow))
+    centre_valid = None if valid is None else valid[:,mid::patch,mid::patch]
+    motion = full_precision(mark_unknown(flow[...,mid::patch,mid::patch], centre_valid, max_flow))
     motion = motion.flatten(2).gather(2, i[:,None].expand(-1,2,-1))/patch # (B,2,N1), in tokens
     to = (torch.stack([i%W, i//W], 1) + .5 + motion).floor()              # x before y
     inside = (to>=0).all(1) & (to[:,0]<W) & (to[:,1]<H)                   # false for NaN
@@ -204,8 +204,8 @@ def _compare(pred, flow, fine):
     ok = ~t.isnan().any(2).any(1)
     t = torch.where(ok[:,None,None], t, 0) # (B,2,4,H,W) if fine
     length = t.norm(dim=1)                 # (B,4,H,W)
-    e = (torch.where(ok[:,None], pred, 0)[:,:,None]-t).norm(dim=1).amin(1)
-    return e,length.mean(1),length.amax(1),ok
+    error = (torch.where(ok[:,None], pred, 0)[:,:,None]-t).norm(dim=1).amin(1)
+    return error,length.mean(1),length.amax(1),ok
 
 # %% ../../nbs/tasks/03_flow_scoring.ipynb #fc3332fc
 class FlowMetrics(Metrics):
@@ -241,12 +241,12 @@ def update(self:FlowMetrics,
     "Add some images"
     _check_pair(pred, flow, valid, visible, self.fine)
     target = mark_unknown(flow.double(), valid, self.max_flow).to(pred.device)
-    e,speed,longest,ok = _compare(pred.detach().double(), target, self.fine)
-    if not e.isfinite().all():
+    error,speed,longest,ok = _compare(pred.detach().double(), target, self.fine)
+    if not error.isfinite().all():
         raise ValueError('a prediction is NaN or infinite where flow is valid; look for the '
                          'layer that made it')
     visible = None if visible is None else visible.to(pred.device)
-    sums = _flow_sums(e, speed, longest, ok, visible)
+    sums = _flow_sums(error, speed, longest, ok, visible)
     if self.average=='image':
         scores = _flow_scores(sums)
         sums = torch.stack([~scores.isnan(), scores.nan_to_num()], 1)

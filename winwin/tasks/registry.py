@@ -22,13 +22,13 @@ def make_task(
     data:Dataset=None,    # Provides class names and colours, if the task has any
     **options,            # Fields of the task, such as label_smoothing=.1 or kind='berhu'
 )->Task:
-    "A task by name, with classes, palette and ignored label of the data"
+    "The task called `name`, with the classes, palette and ignored label of the data"
     if name not in _tasks: raise unknown_name('task', name, _tasks)
     if name=='seg':
         known = {k: getattr(data, k) for k in ('classes','palette','ignore')
                  if getattr(data, k, None) is not None}
         options = known|options
         if not len(options.get('classes', ())):
-            raise ValueError('the data does not say how many classes it has; give it names or '
-                             'num_classes')
+            raise ValueError('the data does not say how many classes it has; give the task '
+                             'classes=, or use data with names or num_classes')
     return _tasks[name](**options)

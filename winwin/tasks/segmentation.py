@@ -145,7 +145,7 @@ def show_confusion(
     metrics:SegMetrics, # Metrics with images
     ax=None,            # Axes to draw on
 ):
-    "Draw what each true class was taken for, in percent of its pixels, on this process"
+    "Draw the confusion matrix of this process in percent of each true class; returns the axes"
     import matplotlib.pyplot as plt
     counts = metrics.confusion.double()
     n = metrics.names
@@ -170,7 +170,7 @@ class SegTask(Task):
     ignore:int=255                   # Label of pixels without a target
     label_smoothing:float=0.         # Share of the target spread over all classes
     weight:Sequence[float]|None=None # Weight of each class in the loss
-    layouts:int=1                    # Layouts drawn per image, the rarest classes win; 1 = chance
+    layouts:int=1                    # Layouts drawn per image, the rarest classes win; 1 = random
     name = 'seg'
     target = 'labels'
     keys = ('image','labels')
@@ -192,7 +192,7 @@ def class_weights(
     data:Dataset,         # Items with labels
     num_classes:int,      # Classes 0..n-1
     ignore:int=255,       # Label without a class
-    power:float=.5,       # 0 = all alike, 1 = every class weighs as much as the median class
+    power:float=.5,       # 0 = all 1, 1 = every class weighs as much as the median class
     limit:int=200,        # Images to count, spread evenly over the set
     bounds:tuple[float,float]=(.2,8.), # Smallest and largest weight
 )->list[float]: # One weight per class; a class that does not occur has weight 1
@@ -205,7 +205,8 @@ def class_weights(
     share = counts[:num_classes]
     there = share>0
     if not there.any():
-        raise ValueError(f'no image of {data!r} has a label of the {num_classes} classes')
+        raise ValueError(f'no image of {data!r} has a label of the {num_classes} classes; '
+                         f'check num_classes and the label files')
     weights = (share[there].median()/share.clamp(min=1))**power
     return torch.where(there, weights, 1.).clamp(*bounds).tolist()
 
@@ -215,7 +216,7 @@ def richest_windows(
     worth:Tensor,            # How much every pixel counts (B,H*P,W*P)
     patch:int=16,            # Pixels per token side P
 )->Windows: # For every image, one of its layouts
-    "For each image, the layout whose tokens are worth most"
+    "The layout whose tokens are worth most, image by image"
     tokens = F.avg_pool2d(worth[:,None], patch)[:,0].flatten(1) # (B,H*W)
     scores = torch.stack([tokens.gather(1, w.index()).sum(1) for w in drawn]) # (layouts,B)
     best = scores.argmax(0)

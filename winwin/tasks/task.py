@@ -121,7 +121,7 @@ def window_pairs(
             for m,t in zip(maps, targets)]
 
 def _check_map(i, m, t, windows, patch, channels):
-    "Refuse map `i` if it has not the size of its target"
+    "Raise an error unless map `i` has the size of its target"
     B,*_,h,w = t.shape
     if m.ndim==4 and (len(m),*m.shape[2:])==(B,h,w) and channels in (None,m.shape[1]): return
     raise ValueError(f'map {i} has shape {tuple(m.shape)}; its window, {windows.sizes[i]} with '
@@ -189,7 +189,7 @@ def evaluate(
     progress:bool=True,                # Show a bar
 )->dict[str,float]: # Scores
     "Scores of a model over a set of images, exact over several processes"
-    if not len(data): raise ValueError('there is no image to evaluate on')
+    if not len(data): raise ValueError('the set to evaluate on is empty; give at least one image')
     many = dist.is_available() and dist.is_initialized()
     rank,world = (dist.get_rank(),dist.get_world_size()) if many else (0,1)
     device = next(model.parameters()).device if device is None else torch.device(device)

@@ -15,7 +15,7 @@ from ..machine import finish_write
 
 # %% ../../nbs/training/01_checkpoints.ipynb #53b681ff
 def pack_state(
-    state,            # Dictionaries, lists, tuples, tensors and what JSON can hold
+    state,            # Nested dictionaries, lists and tuples of tensors and plain values
     name:str='state', # Prefix of the names of tensors
 )->tuple[dict[str,Tensor],object]: # Tensors by name, and the rest as JSON
     "Split nested state into tensors and JSON"
@@ -29,7 +29,8 @@ def pack_state(
     elif state is None or isinstance(state, (bool,int,float,str)): return {},dict(value=state)
     else:
         raise ValueError(f'{name} is a {type(state).__name__}; '
-                         f'a checkpoint holds tensors, numbers, text and nests of them')
+                         f'a checkpoint holds tensors, numbers and strings, in dictionaries and '
+                         f'lists')
     tensors = {}
     rest = []
     for k,v in parts:
@@ -65,9 +66,9 @@ def read_state(
 ):
     "The state that `write_state` wrote"
     folder = Path(folder)
-    for f in ('state.safetensors','state.json'):
-        if not (folder/f).is_file():
-            raise FileNotFoundError(f'{folder} has no {f}: it may hold a model, but no run to '
+    for name in ('state.safetensors','state.json'):
+        if not (folder/name).is_file():
+            raise FileNotFoundError(f'{folder} has no {name}: it may hold a model, but no run to '
                                     f'resume')
     rest = json.loads((folder/'state.json').read_text(encoding='utf-8'))
     return unpack_state(load_file(folder/'state.safetensors'), rest)
@@ -81,14 +82,14 @@ def find_model(
     if (path/'config.json').is_file(): return path
     for name in ('best','last'):
         if (finish_write(path/name)/'config.json').is_file(): return path/name
-    what = 'is not there' if not path.exists() else 'holds neither a model nor a run'
+    what = 'does not exist' if not path.exists() else 'holds neither a model nor a run'
     raise FileNotFoundError(f'{path} {what}; give a folder from winwin train or save_model')
 
 # %% ../../nbs/training/01_checkpoints.ipynb #67ac13ee
 def config_differences(
     saved:dict,  # Configuration of a checkpoint
-    now:dict,    # Configuration at hand
-    path:str='', # Where in the whole this is
+    now:dict,    # Current configuration
+    path:str='', # Prefix of the names of settings
 )->list[str]: # One line per difference
     "What differs between two configurations"
     def plain(x): return json.loads(json.dumps(x)) # tuples become lists, as in a file
@@ -96,9 +97,9 @@ def config_differences(
     now = plain(now)
     out = []
     for k in [*saved,*(k for k in now if k not in saved)]:
-        a = saved.get(k, '(nothing)')
-        b = now.get(k, '(nothing)')
-        if isinstance(a, dict) and isinstance(b, dict):
-            out += config_differences(a, b, f'{path}{k}.')
-        elif a!=b: out.append(f'{path}{k}: {a} in the checkpoint, {b} now')
+        old = saved.get(k, '(nothing)')
+        new = now.get(k, '(nothing)')
+        if isinstance(old, dict) and isinstance(new, dict):
+            out += config_differences(old, new, f'{path}{k}.')
+        elif old!=new: out.append(f'{path}{k}: {old} in the checkpoint, {new} now')
     return out

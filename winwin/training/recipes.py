@@ -189,7 +189,7 @@ presets |= {
     'flow-folder': _pairs,
 }
 
-# %% ../../nbs/training/05_recipes.ipynb #4fee3bdd
+# %% ../../nbs/training/05_recipes.ipynb #8899b2f2
 presets |= {
     'pretrain': Recipe(
         model='winwin_pretrain_base', data='pairs-folder', valid_images=200, flip=0.,
@@ -204,7 +204,7 @@ presets |= {
 def get_preset(
     name:str, # One of `presets`
 )->Recipe:
-    "The preset of that name; an unknown name is an error with the nearest ones"
+    "The preset called `name`; the error for an unknown name suggests the nearest ones"
     if name not in presets: raise unknown_name('preset', name, presets)
     return presets[name]
 
@@ -255,14 +255,14 @@ def recipe_data(
     resize:bool|None=None, # To the size of training; none = 'valid' only, as `fit` resizes itself
 )->Dataset:
     "The training or validation set of a recipe"
-    r = recipe
     train = split=='train'
     if split not in ('train','valid'): raise ValueError(f"split {split!r}; take 'train' or 'valid'")
-    name = r.data if train else r.valid or r.data
-    data = open_mixture(r, name, train) if is_mixture(r.data) else open_source(r, name, train)
-    if not train and len(data)>r.valid_images: data = FirstItems(data, r.valid_images)
+    name = recipe.data if train else recipe.valid or recipe.data
+    open_data = open_mixture if is_mixture(recipe.data) else open_source
+    data = open_data(recipe, name, train)
+    if not train and len(data)>recipe.valid_images: data = FirstItems(data, recipe.valid_images)
     if resize is None: resize = not train
-    return ResizedItems(data, r.train.size) if resize and r.train.size else data
+    return ResizedItems(data, recipe.train.size) if resize and recipe.train.size else data
 
 # %% ../../nbs/training/05_recipes.ipynb #db3a213e
 def recipe_task(
@@ -270,16 +270,16 @@ def recipe_task(
     data:Dataset=None,    # Its data, which has the classes
     weigh:bool=False,     # For training: count `class_weights` in the data
 )->Task:
-    "The task of a recipe"
-    r = recipe
-    options = dict(seg=dict(label_smoothing=r.label_smoothing, layouts=r.layouts),
-                   depth=dict(kind=r.depth_loss, max_depth=r.max_depth),
-                   flow=dict(kind=r.flow_loss, windows2=r.windows2, guide=r.guide,
-                             stochasticity=r.stochasticity, match=r.match),
-                   pretrain=dict(mask=r.mask))
-    task = make_task(r.train.task, data, **options.get(r.train.task, {}))
-    if weigh and r.train.task=='seg' and r.class_weights:
-        task.weight = _class_weights(r.class_weights, task, data)
+    "The task of a recipe, with its options and the classes of `data`"
+    options = dict(
+        seg=dict(label_smoothing=recipe.label_smoothing, layouts=recipe.layouts),
+        depth=dict(kind=recipe.depth_loss, max_depth=recipe.max_depth),
+        flow=dict(kind=recipe.flow_loss, windows2=recipe.windows2, guide=recipe.guide,
+                  stochasticity=recipe.stochasticity, match=recipe.match),
+        pretrain=dict(mask=recipe.mask))
+    task = make_task(recipe.train.task, data, **options.get(recipe.train.task, {}))
+    if weigh and recipe.train.task=='seg' and recipe.class_weights:
+        task.weight = _class_weights(recipe.class_weights, task, data)
     return task
 
 def _class_weights(text, task, data):
@@ -290,7 +290,9 @@ def _class_weights(text, task, data):
         raise ValueError(f"class_weights {text!r}: write 'auto' or name=weight, with names of "
                          f"{', '.join(task.classes)}")
     try: return [float(given.get(k, 1)) for k in task.classes]
-    except ValueError: raise ValueError(f'class_weights {text!r}: a weight is no number') from None
+    except ValueError:
+        raise ValueError(f'class_weights {text!r}: a weight is not a number; '
+                         f'write name=2.5') from None
 
 # %% ../../nbs/training/05_recipes.ipynb #8aa03f9a
 def recipe_model(
@@ -298,12 +300,13 @@ def recipe_model(
     task:Task,     # Its task, which has the number of classes
 )->nn.Module:
     "The model of a recipe, with weights that depend on its seed alone"
-    r = recipe
-    if model_task(r.model)!=r.train.task:
-        raise ValueError(f'model {r.model} is not made for the task {r.train.task}')
+    train = recipe.train
+    if model_task(recipe.model)!=train.task:
+        raise ValueError(f'model {recipe.model} is not made for the task {train.task}; '
+                         f'list_models() names those that are')
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(r.train.seed)
-        return _begin(r, _model_options(r, task))
+        torch.manual_seed(train.seed)
+        return _begin(recipe, _model_options(recipe, task))
 
 def _model_options(r, task):
     "Arguments of `create_model` that differ from its defaults"
@@ -346,21 +349,21 @@ def _start_from(model, folder):
                          f'encoder); take a model of the same size')
     model.load_state_dict(fits, strict=False)
 
-# %% ../../nbs/training/05_recipes.ipynb #586f8861
+# %% ../../nbs/training/05_recipes.ipynb #98c49a33
 def recipe_augment(
     recipe:Recipe, # Recipe
     task:Task,     # Its task: one image, or two
 )->Augment|FlowAugment:
-    "The augmentation of a recipe"
-    r = recipe
+    "The augmentation of a recipe: `FlowAugment` for pairs, else `Augment`"
     if 'image2' not in task.keys:
-        ignore = getattr(task, 'ignore', 255)
-        return Augment(r.flip, r.scale, jitter_p=r.jitter, fixed_focal=r.fixed_focal, ignore=ignore)
-    moves = dict(scale=r.scale) if r.scale!=(1.,1.) else dict(scale_p=0., stretch_p=0.)
-    return FlowAugment(r.frame, flip=r.flip, flip_y=r.flip_y, jitter_p=r.jitter, erase=r.erase,
-                       **moves)
+        return Augment(recipe.flip, recipe.scale, jitter_p=recipe.jitter,
+                       fixed_focal=recipe.fixed_focal, ignore=getattr(task, 'ignore', 255))
+    fixed = recipe.scale==(1.,1.)
+    moves = dict(scale_p=0., stretch_p=0.) if fixed else dict(scale=recipe.scale)
+    return FlowAugment(recipe.frame, flip=recipe.flip, flip_y=recipe.flip_y,
+                       jitter_p=recipe.jitter, erase=recipe.erase, **moves)
 
-# %% ../../nbs/training/05_recipes.ipynb #98c49a33
+# %% ../../nbs/training/05_recipes.ipynb #5d80d4e9
 def train_recipe(
     recipe:Recipe,                             # Recipe
     out:str|Path|None=None,                    # Folder of the run
@@ -369,18 +372,17 @@ def train_recipe(
     watch:Callable[[dict],None]|None=None,     # Called with every line of the log
     score:bool=True,                           # Evaluate too
 )->TrainResult:
-    "Train what a recipe describes"
-    r = recipe
-    data = recipe_data(r)
-    valid = recipe_data(r, 'valid') if score else None
-    task = recipe_task(r, data, weigh=True)
-    args = dict(valid=valid, transform=recipe_augment(r, task), task=task, progress=progress,
-                watch=watch, extra=dict(recipe=asdict(r)))
+    "Train the model of a recipe on its data, and return it with its log and scores"
+    data = recipe_data(recipe)
+    valid = recipe_data(recipe, 'valid') if score else None
+    task = recipe_task(recipe, data, weigh=True)
+    args = dict(valid=valid, transform=recipe_augment(recipe, task), task=task, progress=progress,
+                watch=watch, extra=dict(recipe=asdict(recipe)))
     if resume and out is not None and _has_checkpoint(Path(out)):
-        return resume_run(out, data, r.train, **args)
-    model = recipe_model(r, task)
+        return resume_run(out, data, recipe.train, **args)
+    model = recipe_model(recipe, task)
     if progress and getattr(model, 'loaded', None): print(_say_loaded(model.loaded))
-    return fit(model, data, r.train, out=out, **args)
+    return fit(model, data, recipe.train, out=out, **args)
 
 # %% ../../nbs/training/05_recipes.ipynb #cb6a4b19
 def _has_checkpoint(out):

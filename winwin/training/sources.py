@@ -30,8 +30,9 @@ def parse_mix(
     for term in text.split('+'):
         m = re.fullmatch(r'\s*(?:(\d[\d_]*)\s*([*@])\s*)?([^\W\d][\w.:-]*)\s*', term)
         if not m:
-            raise ValueError(f'{term.strip()!r} in {text!r} is no term; write name, 4*name (each '
-                             f'item four times) or 5000@name (so many items), joined by +')
+            raise ValueError(f'{term.strip()!r} in {text!r} is not a term; write name, 4*name '
+                             f'(each item four times) or 5000@name (5000 items an epoch), joined '
+                             f'by +')
         n = int(m[1] or 1)
         if n<1:
             raise ValueError(f'{term.strip()!r} in {text!r} takes nothing; leave it out or give at '
@@ -95,7 +96,7 @@ def set_epoch(self:Mix, epoch:int)->None:
 
 @patch
 def at(self:Mix, i:int, epoch:int)->dict:
-    "Item `i` of an epoch, whatever the current one is"
+    "Item `i` of an epoch, not necessarily the current one"
     name,k = self.where(i, epoch)
     item = self.sets[name][k]
     if self.keys is not None:
@@ -130,24 +131,24 @@ def _picked(self:Mix, term, epoch):
         size = len(self.sets[name])
         first = epoch*n
         rounds = range(first//size, (first+n-1)//size+1)
-        walk = np.concatenate([np.random.default_rng([self.seed,term,r]).permutation(size)
-                               for r in rounds])
+        walk = np.concatenate([np.random.default_rng([self.seed,term,i]).permutation(size)
+                               for i in rounds])
         self.picks[term] = epoch,walk[first-rounds.start*size:][:n]
     return self.picks[term][1]
 
 # %% ../../nbs/training/04_sources.ipynb #ba30fbcf
 @patch
 def shares(self:Mix)->dict[str,float]:
-    "Share of an epoch that each set has"
+    "Share of an epoch that comes from each set"
     counts = dict.fromkeys(self.sets, 0)
     for (_,_,name),n in zip(self.terms, np.diff([0,*self.ends])): counts[name] += int(n)
     return {k: n/len(self) for k,n in counts.items()}
 
 # %% ../../nbs/training/04_sources.ipynb #0631ace2
-MADE_DATA = ('driving','layered') # data that needs no files
+MADE_DATA = ('driving','layered') # rendered, so it needs no files
 
 def _world(kind, r, train, **kw):
-    "Images that are made, with seed 0 for training and 1 for validation"
+    "Rendered images, with seed 0 for training and 1 for validation"
     return kind(r.image_size, r.images if train else r.valid_images, 0 if train else 1,
                 cache=r.root, **kw)
 
@@ -192,9 +193,10 @@ def parse_remap(
 )->dict[int,int]|None:
     "{7: 0, 8: 1} from '7:0,8:1'"
     if text is None: return None
-    try: return {int(a): int(b) for a,b in (o.split(':') for o in text.split(','))}
+    pairs = [o.split(':') for o in text.split(',')]
+    try: return {int(value): int(cls) for value,cls in pairs}
     except ValueError:
-        raise ValueError(f"remap {text!r} is no list of value:class; write it like "
+        raise ValueError(f"remap {text!r} is not a list of value:class; write it like "
                          f"'7:0,8:1'") from None
 
 # %% ../../nbs/training/04_sources.ipynb #0187f303
@@ -248,7 +250,6 @@ def is_mixture(
     "Whether the name is a sum of several sources"
     return any(o in name for o in '+*@')
 
-# %% ../../nbs/training/04_sources.ipynb #089c5e5d
 def open_mixture(
     r,            # Recipe
     name:str,     # Sum of sources, or one of them
@@ -263,9 +264,9 @@ def open_mixture(
 
 # %% ../../nbs/training/04_sources.ipynb #ec6c33f9
 class PartOf(Dataset):
-    "Base of sets made of another set, with its attributes"
+    "Base of datasets that wrap another one and pass on its attributes"
     def __init__(self,
-        data:Dataset, # The other set
+        data:Dataset, # Dataset to wrap
     ):
         self.data = data
     def __len__(self): return len(self.data)
@@ -284,7 +285,6 @@ class FirstItems(PartOf):
     def __len__(self): return self.n
     def __getitem__(self, i): return self.data[range(self.n)[i]]
 
-# %% ../../nbs/training/04_sources.ipynb #3437eeca
 class ResizedItems(PartOf):
     "A set at another size, its targets too"
     def __init__(self,

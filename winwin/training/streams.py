@@ -111,7 +111,7 @@ def batches(
 )->Iterator[dict[str,Tensor]]:
     "The batches of some steps, in order"
     one = dict(batch=batch, accumulate=accumulate, world=world)
-    order = [draws_of(s, a, rank, **one) for s in steps for a in range(accumulate)]
+    order = [draws_of(step, i, rank, **one) for step in steps for i in range(accumulate)]
     collate = partial(_collate, choose, draws.seed)
     return iter(DataLoader(draws, batch_sampler=order, num_workers=workers, collate_fn=collate,
                            pin_memory=pin_memory))
@@ -126,7 +126,7 @@ def _collate(choose, seed, items):
 def stack(
     items:list[dict[str,Tensor]], # Items with the same keys
 )->dict[str,Tensor]:
-    "Items as one batch"
+    "Stack the tensors of all items, key by key"
     sizes = {tuple(o['image'].shape[-2:]) for o in items}
     if len(sizes)>1:
         some = ' and '.join(f'{h}x{w}' for h,w in sorted(sizes)[:3])
