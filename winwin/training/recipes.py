@@ -173,7 +173,7 @@ presets |= {
     'flow-photos': Recipe(
         model='winwin_flow_tiny', head='matching', data='photos', image_size=(256,320),
         images=100_000, valid_images=50, motion=130., flow_loss='epe', match=5., flip_y=.5,
-        train=TrainConfig(task='flow', windows='full', steps=1200, batch_size=4, lr=8e-4,
+        train=TrainConfig(task='flow', windows='full', steps=1500, batch_size=4, lr=8e-4,
                           warmup=50, layer_decay=.7, weight_decay=.01, beta2=.99, clip=10.,
                           ema=.995, save_every=50)),
 }
