@@ -261,13 +261,16 @@ class FlowFolder(FlowPairs):
         suffix:str='',                # What a flow's name has beyond its frame's, such as '_flow'
         strict:bool=True,             # A file without partner is an error; else a warning
         transform:Callable|None=None, # Called with every item
+        ends:Sequence[str]|None=None, # All in `root`: ends of names, such as -img0 -img1 -gt
     ):
         self.root = Path(root)
         self.transform = transform
-        first = find_files(self.root/images)
+        if ends is not None: images,images2,flow,suffix = '.','.','.',ends[2]
+        first = find_files(self.root/images, suffix='' if ends is None else ends[0])
         flows = find_files(self.root/flow, tuple(FLOW_FORMATS), suffix)
         order = sorted(first, key=natural_key)
-        if images2 is not None: second = find_files(self.root/images2)
+        if ends is not None: second = find_files(self.root, suffix=ends[1])
+        elif images2 is not None: second = find_files(self.root/images2)
         else: second = {n: first[m] for n,m in pairwise(order) if Path(n).parent==Path(m).parent}
         self._list_missing(first, second, flows, images, f'{flow}/{{}}{suffix}')
         self.use([(n, first[n], second[n], flows[n], None) for n in order

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from .loading import load_vit
     from .heads import Head, LinearHead, ConvNeXtBlock, ConvNeXtHead, UpsampleHead
     from .heads import ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks, DecoupledDPTHead
+    from .heads import ConvStem, FlowUpdate, WindowMatch, MatchingHead
     from .backbones import BACKBONES, TimmEncoder, embed_timm, list_backbones, timm_encoder
-    from .dense import decoder_sizes, WindowModel, DenseModel, FlowModel, CompletionModel
-    from .dense import list_models, model_task, create_model, build_model
+    from .dense import decoder_sizes, WindowModel, DenseModel, FlowModel, MatchingModel
+    from .dense import CompletionModel, list_models, model_task, create_model, build_model
     from .controls import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch, Seen
     from .controls import capture, set_temperature, get_temperature, fold_temperature, tempered
     from .controls import size_scale, set_position_scale, get_position_scale
@@ -42,12 +43,13 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'is_plain': 'loading', 'load_vit': 'loading',
     'Head': 'heads', 'LinearHead': 'heads', 'ConvNeXtBlock': 'heads', 'ConvNeXtHead': 'heads',
     'UpsampleHead': 'heads', 'ResidualConvUnit': 'heads', 'FeatureFusion': 'heads',
-    'DPTHead': 'heads', 'dpt_hooks': 'heads', 'DecoupledDPTHead': 'heads',
+    'DPTHead': 'heads', 'dpt_hooks': 'heads', 'DecoupledDPTHead': 'heads', 'ConvStem': 'heads',
+    'FlowUpdate': 'heads', 'WindowMatch': 'heads', 'MatchingHead': 'heads',
     'BACKBONES': 'backbones', 'TimmEncoder': 'backbones', 'embed_timm': 'backbones',
     'list_backbones': 'backbones', 'timm_encoder': 'backbones',
     'decoder_sizes': 'dense', 'WindowModel': 'dense', 'DenseModel': 'dense', 'FlowModel': 'dense',
-    'CompletionModel': 'dense', 'list_models': 'dense', 'model_task': 'dense',
-    'create_model': 'dense', 'build_model': 'dense',
+    'MatchingModel': 'dense', 'CompletionModel': 'dense', 'list_models': 'dense',
+    'model_task': 'dense', 'create_model': 'dense', 'build_model': 'dense',
     'attention_kinds': 'controls', 'attention_layers': 'controls', 'layer_tau': 'controls',
     'set_layer_tau': 'controls', 'watch': 'controls', 'Seen': 'controls', 'capture': 'controls',
     'set_temperature': 'controls', 'get_temperature': 'controls', 'fold_temperature': 'controls',

@@ -4,15 +4,20 @@
 
 # %% auto #0
 __all__ = ['Head', 'LinearHead', 'ConvNeXtBlock', 'ConvNeXtHead', 'UpsampleHead',
-           'ResidualConvUnit', 'FeatureFusion', 'DPTHead', 'dpt_hooks', 'DecoupledDPTHead']
+           'ResidualConvUnit', 'FeatureFusion', 'DPTHead', 'dpt_hooks', 'DecoupledDPTHead',
+           'ConvStem', 'FlowUpdate', 'WindowMatch', 'MatchingHead']
 
 # %% ../../nbs/models/04_heads.ipynb #a9c30cb6
 from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
 import torch, torch.nn.functional as F, torch.nn as nn
 from torch import Tensor
 from ..machine import patch
-from ..windows.layout import Windows
+from ..windows.layout import Windows, crop_windows, window_mask
 from ..windows.tokens import unpatchify
+from ..windows.canvas import cell_places, correlate, lookup, neighbours, paste_windows
+from ..windows.canvas import refine_windows, square_offsets, warp
 from .layers import gelu
 
 # %% ../../nbs/models/04_heads.ipynb #51e59eff
@@ -266,3 +271,234 @@ class DecoupledDPTHead(Head):
         parts = [split(o).unflatten(-1, (n,-1)).movedim(-2, 1).flatten(0,1) # (M*n,h,w,C)
                  for split,o in zip(self.split, x)]
         return self.dpt.predict(*parts)[:,0].unflatten(0, (-1,n))
+
+# %% ../../nbs/models/04_heads.ipynb #5ebf6f62
+def _conv(inputs, outputs, side=3, stride=1):
+    return nn.Conv2d(inputs, outputs, side, stride, side//2)
+
+class ConvStem(nn.Module):
+    "Pixels in, one map at a stride of 4 pixels and one at 8 out"
+    def __init__(self,
+        fine:int=64,    # Channels at a stride of 4
+        coarse:int=96,  # Channels at a stride of 8
+    ):
+        super().__init__()
+        self.conv1 = _conv(3, fine//2, 7, 2)
+        self.conv2 = _conv(fine//2, fine, stride=2)
+        self.conv3 = _conv(fine, fine)
+        self.conv4 = _conv(fine, coarse, stride=2)
+        self.conv5 = _conv(coarse, coarse)
+
+    def forward(self, img:Tensor)->tuple[Tensor,Tensor]: # (B,fine,h/4,w/4), (B,coarse,h/8,w/8)
+        x = gelu(self.conv2(gelu(self.conv1(img))))
+        x = x + gelu(self.conv3(x))
+        y = gelu(self.conv4(x))
+        return x,y + gelu(self.conv5(y))
+
+# %% ../../nbs/models/04_heads.ipynb #d3cbb447
+class FlowUpdate(nn.Module):
+    "One step of refinement: a correction, after a convex choice among the neighbours' flow"
+    def __init__(self,
+        inputs:int, # Channels of what a step sees
+        state:int,  # Channels of its memory
+    ):
+        super().__init__()
+        self.enter = _conv(inputs, state, 1)
+        self.mix1 = _conv(2*state, state)
+        self.mix2 = _conv(state, state)
+        self.out = _conv(state, 2+9)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+        with torch.no_grad(): self.out.bias[2+4].fill_(3.) # of the nine, the cell itself
+
+    def forward(self,
+        state:Tensor, # Memory (B,state,h,w)
+        flow:Tensor,  # Flow (B,2,h,w) so far, in cells
+        seen:Tensor,  # What it sees (B,inputs,h,w)
+    )->tuple[Tensor,Tensor]: # Memory and flow after the step
+        "Memory and flow after one step"
+        x = gelu(self.enter(seen))
+        state = state + self.mix2(gelu(self.mix1(torch.cat([state,x], 1))))
+        out = self.out(F.gelu(state))
+        choice = out[:,2:].softmax(1)[:,None]
+        return state,(neighbours(flow)*choice).sum(2) + out[:,:2]
+
+# %% ../../nbs/models/04_heads.ipynb #5e5a49f3
+@dataclass
+class WindowMatch:
+    "Matches and flow of one window; cells of 8 pixels (h,w), N1 of them, N2 on the canvas"
+    steps:list[Tensor]  # Flow (B,2,...) in pixels after every step; the last has one per pixel
+    logits:Tensor       # Similarity to every cell of the canvas and to none (B,N1,N2+1)
+    best:Tensor         # Place of the best match (B,2,h,w), x and y in cells
+    near:Tensor         # Logits of the 5x5 cells around it (B,25,h,w)
+    trust:Tensor        # Probability of those cells together (B,1,h,w)
+
+_FAR = -1e4 # logit of a cell that cannot be a match
+
+# %% ../../nbs/models/04_heads.ipynb #34d0b2d0
+class MatchingHead(nn.Module):
+    "Tokens and pixels of two frames in, flow of every window of the first out"
+    num_inputs = 1
+    def __init__(self,
+        dim:int,              # Channels of a token
+        patch_size:int=16,    # Pixels per token side P, a multiple of 8
+        fine:int=64,          # Channels of the stem at a stride of 4
+        coarse:int=96,        # Channels of the stem at a stride of 8, and of the tokens beside it
+        match_dim:int=128,    # Channels that are compared
+        state:int=96,         # Channels of the memory at a stride of 8
+        fine_dim:int=32,      # Channels that are compared at a stride of 4
+        fine_state:int=48,    # Channels of the memory there
+        iterations:int=2,     # Steps at each stride
+    ):
+        super().__init__()
+        if patch_size%8:
+            raise ValueError(f'patch_size {patch_size} is not divisible by 8, the cells of the '
+                             f'match; take 8 or 16')
+        self.patch_size = patch_size
+        self.stem = ConvStem(fine, coarse)
+        self.tokens = nn.Linear(dim, coarse)
+        self.join = _conv(2*coarse, match_dim)
+        self.match = _conv(match_dim, match_dim, 1)
+        self.alike = _conv(match_dim, 64, 1)
+        self.context = _conv(match_dim, state, 1)
+        self.sharpness = nn.Parameter(torch.full((2,), 20.).log()) # over all cells, near the best
+        self.null = nn.Parameter(torch.zeros(1))
+        self.reach = nn.Parameter(torch.full((1,), 12.).log()) # cells
+        self.gate = _conv(state+2, 1)
+        self.updates = nn.ModuleList(FlowUpdate(81+25+6, state) for _ in range(iterations))
+        self.fine_match = _conv(fine+state, fine_dim)
+        self.fine_state = _conv(fine+state, fine_state)
+        self.fine_updates = nn.ModuleList(FlowUpdate(49+2, fine_state) for _ in range(iterations))
+        self.weigh = _conv(fine_state, 9*16, 1)
+
+# %% ../../nbs/models/04_heads.ipynb #54c9899b
+@patch
+def features(self:MatchingHead,
+    x:Tensor,         # Tokens of a frame (B,N,C)
+    img:Tensor,       # The frame (B,3,H*P,W*P), normalised
+    windows:Windows,  # Its windows
+)->list[SimpleNamespace]: # Per window: `cells`, `match`, `context` at a stride of 8; `fine`, `detail`
+    "What is compared, and what refinement starts from"
+    out = []
+    for tokens,pixels in zip(windows.split(self.tokens(x)), crop_windows(img, windows, self.patch_size)):
+        fine,coarse = self.stem(pixels)
+        tokens = F.interpolate(tokens.permute(0,3,1,2), size=coarse.shape[2:], mode='bilinear')
+        cells = gelu(self.join(torch.cat([tokens,coarse], 1)))
+        context = self.context(cells)
+        detail = self.fine_match(torch.cat([fine,_twice(context)], 1))
+        out.append(SimpleNamespace(cells=cells, match=self.match(cells), context=context,
+                                   fine=fine, detail=detail))
+    return out
+
+def _twice(x): return F.interpolate(x, scale_factor=2, mode='bilinear')
+
+# %% ../../nbs/models/04_heads.ipynb #0226a76e
+@patch
+def forward(self:MatchingHead,
+    x1:Tensor,        # Tokens of frame 1 (B,N1,C)
+    x2:Tensor,        # Tokens of frame 2 (B,N2,C)
+    img1:Tensor,      # Frame 1 (B,3,H*P,W*P), normalised
+    img2:Tensor,      # Frame 2
+    windows1:Windows, # Windows of frame 1 to predict
+    windows2:Windows, # Windows of frame 2 to search
+)->list[WindowMatch]: # One per window of frame 1
+    "Matches and flow of every window of frame 1"
+    k = self.patch_size//8
+    first = self.features(x1, img1, windows1)
+    second = self.features(x2, img2, windows2)
+    mean = torch.cat([o.match.flatten(2) for o in first+second], 2).mean(2)[...,None,None]
+    for o in first+second: o.match = F.normalize(o.match-mean, dim=1)
+    cells = refine_windows(windows2, k)
+    canvas = SimpleNamespace(
+        match=paste_windows([o.match for o in second], cells),
+        detail=paste_windows([o.detail for o in second], refine_windows(windows2, 2*k)),
+        shown=window_mask(cells).expand(len(img2), -1, -1))
+    return [self.match_window(o, canvas, windows1.yx[:,i]*k) for i,o in enumerate(first)]
+
+# %% ../../nbs/models/04_heads.ipynb #2e7e7da1
+@patch
+def first_match(self:MatchingHead,
+    corr:Tensor,    # Cosines (B,N1,H,W) of every cell of a window with the canvas
+    shown:Tensor,   # Cells of the canvas that a window shows (B,H,W)
+    size:tuple[int,int], # Cells (h,w) of the window
+)->WindowMatch: # Without steps
+    "The best match of every cell, and how sure it is"
+    B,N,H,W = corr.shape
+    sharp,sharp_near = self.sharpness.exp()
+    logits = (sharp*corr.flatten(2)).masked_fill(~shown.flatten(1)[:,None], _FAR)
+    best = logits.argmax(2) # (B,N1)
+    logits = torch.cat([logits, (sharp*self.null).expand(B, N, 1)], 2)
+    best = torch.stack([best%W, best//W], 1) # (B,2,N1)
+    around = best[:,:,None] + square_offsets(2, corr).long()[...,None] # (B,2,25,N1)
+    inside = (around>=0).all(1) & (around[:,0]<W) & (around[:,1]<H)
+    ids = (around[:,0].clamp(0, W-1) + around[:,1].clamp(0, H-1)*W).mT # (B,N1,25)
+    inside = inside.mT & shown.flatten(1)[:,None].expand(-1, N, -1).gather(2, ids)
+    near = (sharp_near*corr.flatten(2).gather(2, ids)).masked_fill(~inside, _FAR)
+    sure = (logits.softmax(2).gather(2, ids)*inside).sum(2)
+    return WindowMatch([], logits, best.to(corr).unflatten(2, size), near.mT.unflatten(2, size),
+                       sure[:,None].unflatten(2, size))
+
+# %% ../../nbs/models/04_heads.ipynb #218632be
+@patch
+def propagate(self:MatchingHead,
+    o:SimpleNamespace, # Features of a window
+    flow:Tensor,       # First flow (B,2,h,w), in cells
+    trust:Tensor,      # (B,1,h,w)
+)->tuple[Tensor,Tensor]: # Flow (B,2,h,w), and the trust of those it came from (B,1,h,w)
+    "Flow of a window in which cells without a match ask cells like them"
+    size = flow.shape[2:]
+    look = F.normalize(self.alike(o.cells), dim=1).flatten(2)
+    places = cell_places(size, None, flow).flatten(2)/self.reach.exp()
+    apart = torch.cdist(places.mT, places.mT, compute_mode='donot_use_mm_for_euclid_dist')**2
+    sure = trust.clamp(1e-4, 1)
+    weight = (10*look.mT@look + sure.flatten(2).log() - apart).softmax(2)
+    asked = (torch.cat([flow,sure], 1).flatten(2)@weight.mT).unflatten(2, size)
+    own = self.gate(torch.cat([o.context,sure,asked[:,2:]], 1)).sigmoid()
+    return torch.lerp(asked[:,:2], flow, own),asked[:,2:]
+
+# %% ../../nbs/models/04_heads.ipynb #15ec5b12
+@patch
+def match_window(self:MatchingHead,
+    o:SimpleNamespace,      # Features of a window of frame 1
+    canvas:SimpleNamespace, # Features of frame 2: `match`, `detail` and `shown`
+    corner:Tensor,          # Top-left cells (B,2) of the window, y and x
+)->WindowMatch:
+    "Matches and flow of one window"
+    size = o.match.shape[2:]
+    corr = (o.match.flatten(2).mT@canvas.match.flatten(2)).unflatten(2, canvas.match.shape[2:])
+    out = self.first_match(corr, canvas.shown, size)
+    places = cell_places(size, corner, corr)
+    chance = out.near.softmax(1)
+    offset = torch.einsum('bkhw,ck->bchw', chance, square_offsets(2, corr))
+    first = out.best + offset - places
+    flow,sure = self.propagate(o, first, out.trust)
+    out.steps.append(8*flow)
+    state = o.context
+    for update in self.updates:
+        flow = flow.detach()
+        seen = [5*lookup(corr, places+flow, 4),chance,(first-flow)/8,flow/8,out.trust,sure]
+        state,flow = update(state, flow, torch.cat(seen, 1))
+        out.steps.append(8*flow)
+    out.steps += self.refine_fine(o, canvas.detail, _twice(state), 2*_twice(flow), 2*corner)
+    return out
+
+# %% ../../nbs/models/04_heads.ipynb #1b5dd06d
+@patch
+def refine_fine(self:MatchingHead,
+    o:SimpleNamespace, # Features of a window of frame 1
+    detail:Tensor,     # Fine features of frame 2 on the canvas (B,C,H,W)
+    context:Tensor,    # Memory of the coarse steps, enlarged (B,state,h,w)
+    flow:Tensor,       # Their flow (B,2,h,w), in cells of 4 pixels
+    corner:Tensor,     # Top-left cells (B,2) of the window
+)->list[Tensor]: # Flow in pixels after every step; the last one (B,2,4*h,4*w)
+    "Steps at a stride of 4, and the flow of single pixels"
+    state = self.fine_state(torch.cat([o.fine,context], 1))
+    steps = []
+    for update in self.fine_updates:
+        flow = flow.detach()
+        seen = correlate(o.detail, warp(detail, flow, corner), 3)/o.detail.shape[1]
+        state,flow = update(state, flow, torch.cat([seen,flow/8], 1))
+        steps.append(4*flow)
+    weight = self.weigh(F.gelu(state)).unflatten(1, (9,4,4)).softmax(1)
+    pixels = torch.einsum('bckhw,bkyxhw->bchywx', neighbours(steps[-1]), weight)
+    return [*steps[:-1],pixels.flatten(4,5).flatten(2,3)]

@@ -193,11 +193,16 @@ def plain_weights(
 def fill_vit(
     vit:ViT,       # Encoder to fill
     path:str|Path, # `.safetensors` or `.pth` of a plain ViT
+    deeper:bool=False, # Take the first blocks of a file that has more of them
 )->dict: # `file`, `layout`, `left` (parts of the file that were left out) and `fresh`
     "Give `vit` the weights of a plain ViT"
     name = Path(path).name
     weights,left_out = plain_weights(read_checkpoint(path))
     _check_plain(weights, name)
+    if deeper:
+        later = [k for k in weights if k.startswith('blocks.') and int(k.split('.')[1])>=vit.depth]
+        for k in later: weights.pop(k)
+        left_out = left_out + later
     sizes = dict(dim=(len(weights['patch_embed.proj.weight']),vit.dim),
                  depth=(_depth(weights),vit.depth))
     if differ := [f'{k} {a} in the file, {b} in the model' for k,(a,b) in sizes.items() if a!=b]:

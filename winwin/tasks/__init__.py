@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from .segmentation import richest_windows
     from .depth import DEPTH_SCORES, depth_loss, DepthMetrics, DepthTask
     from .flow_scoring import FLOW_CHANNELS, FLOW_SCORES, laplacian_loss, flow_uncertainty
-    from .flow_scoring import flow_loss, match_targets, match_loss, FlowMetrics
+    from .flow_scoring import flow_loss, match_targets, match_loss, cell_targets, matching_loss
+    from .flow_scoring import FlowMetrics
     from .flow import FlowTask
     from .completion import completion_loss, complete, CompletionTask
     from .registry import make_task
@@ -24,7 +25,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'FLOW_CHANNELS': 'flow_scoring', 'FLOW_SCORES': 'flow_scoring',
     'laplacian_loss': 'flow_scoring', 'flow_uncertainty': 'flow_scoring',
     'flow_loss': 'flow_scoring', 'match_targets': 'flow_scoring', 'match_loss': 'flow_scoring',
-    'FlowMetrics': 'flow_scoring',
+    'cell_targets': 'flow_scoring', 'matching_loss': 'flow_scoring', 'FlowMetrics': 'flow_scoring',
     'FlowTask': 'flow',
     'completion_loss': 'completion', 'complete': 'completion', 'CompletionTask': 'completion',
     'make_task': 'registry',

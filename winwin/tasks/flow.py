@@ -15,6 +15,7 @@ from ..windows.schemes import Scheme, parse_scheme
 from ..windows.guidance import guide_methods, guide_windows
 from .task import Task
 from .flow_scoring import FLOW_CHANNELS, FlowMetrics, flow_loss, match_loss
+from .flow_scoring import matching_loss
 
 # %% ../../nbs/tasks/04_flow.ipynb #fa26babd
 @dataclass
@@ -89,6 +90,15 @@ def judge(self:FlowTask, model:nn.Module, batch:dict, patch:int)->Tensor: # Scal
         maps = model(batch['image'], batch['image2'], w1, w2, match=None)
         return flow_loss(maps, flow, w1, patch, self.kind, batch['valid'])
     maps,logits = model(batch['image'], batch['image2'], w1, w2, match=self.match_layer)
+    if not torch.is_tensor(logits): return self._judge_steps(logits, batch, patch)
     loss = flow_loss(maps, flow, w1, patch, self.kind, batch['valid'])
     matched = batch['valid']&batch['visible']
     return loss + self.match*match_loss(logits, flow, w1, w2, patch, matched)
+
+
+@patch
+def _judge_steps(self:FlowTask, found, batch, patch):
+    "Loss of a matching model: the endpoint error of all steps, and `match` times that of matches"
+    match,near,steps = matching_loss(found, batch['flow'], batch['windows'], batch['windows2'],
+                                     patch, batch['valid'], batch['visible'])
+    return steps + self.match*(match+near/2)

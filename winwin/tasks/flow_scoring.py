@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FLOW_CHANNELS', 'FLOW_SCORES', 'laplacian_loss', 'flow_uncertainty', 'flow_loss',
-           'match_targets', 'match_loss', 'FlowMetrics']
+           'match_targets', 'match_loss', 'cell_targets', 'matching_loss', 'FlowMetrics']
 
 # %% ../../nbs/tasks/03_flow_scoring.ipynb #413fc77b
 import math
@@ -12,13 +12,14 @@ from collections.abc import Sequence
 import torch, torch.nn.functional as F
 from torch import Tensor
 from ..machine import patch
-from ..windows.layout import Windows
+from ..windows.layout import Windows, crop_windows
+from ..windows.canvas import cell_places, refine_windows, square_offsets
 from ..data.pictures import check_flow, full_precision, mark_unknown
 from .task import Metrics, window_pairs
 
 # %% ../../nbs/tasks/03_flow_scoring.ipynb #38667f80
 # Channels of a map: u, v, then certainty
-FLOW_CHANNELS = dict(bounded=3, bounded2=3, laplacian=3, mixture=4, l1=2)
+FLOW_CHANNELS = dict(bounded=3, bounded2=3, laplacian=3, mixture=4, l1=2, epe=2)
 
 def _log_scale(c, kind):
     "ln d of the certainty channel `c`"
@@ -29,6 +30,8 @@ def _pixel_loss(m, flow, kind):
     "Loss of every pixel (B,H,W) of a map (B,C,H,W)"
     error = (m[:,:2]-flow).abs() # (B,2,H,W)
     if kind=='l1': return error.mean(1)
+    # the root of 0 has no gradient
+    if kind=='epe': return error.square().sum(1).add(1e-6).sqrt()
     if kind!='mixture':
         log_scale = _log_scale(m[:,2], kind)
         return error.sum(1)*(-log_scale).exp() + log_scale
@@ -57,7 +60,7 @@ def laplacian_loss(
     pred:Tensor,            # Prediction (B,C,H,W): u, v and certainty, C = `FLOW_CHANNELS[kind]`
     flow:Tensor,            # Flow (B,2,H,W) in pixels, x before y
     valid:Tensor|None=None, # Pixels to count (B,H,W), bool; finite flow is required anyway
-    kind:str='bounded',     # 'bounded', 'bounded2', 'laplacian', 'mixture' or 'l1'
+    kind:str='bounded',     # 'bounded', 'bounded2', 'laplacian', 'mixture', 'l1' or 'epe'
     max_flow:float=1e4,     # Longer flow is no target: files write 1e10 where it is unknown
 )->Tensor: # Scalar
     "Loss of a full prediction, mean over the valid pixels of the batch; zero if there are none"
@@ -94,7 +97,7 @@ def flow_loss(
     flow:Tensor,              # Flow of the full image (B,2,H*P,W*P) in pixels, x before y
     windows:Windows,          # Windows of the maps, in the first frame
     patch:int=16,             # Pixels per token side P
-    kind:str='bounded',       # 'bounded', 'bounded2', 'laplacian', 'mixture' or 'l1'
+    kind:str='bounded',       # 'bounded', 'bounded2', 'laplacian', 'mixture', 'l1' or 'epe'
     valid:Tensor|None=None,   # Pixels to count (B,H*P,W*P), bool; finite flow is required anyway
     max_flow:float=1e4,       # Longer flow is no target
 )->Tensor: # Scalar
@@ -167,6 +170,78 @@ def match_loss(
     t = match_targets(flow, windows1, windows2, patch, valid).to(mean.device)
     loss = F.cross_entropy(mean.flatten(0,1), t.flatten(), ignore_index=-1, reduction='sum')
     return loss/(t>=0).sum().clamp(min=1)
+
+# %% ../../nbs/tasks/03_flow_scoring.ipynb #66ea7bfc
+def cell_targets(
+    flow:Tensor,            # Flow of the full image (B,2,H*P,W*P) in pixels, x before y
+    windows1:Windows,       # Windows in the first frame, on a grid of cells, N1 of them
+    windows2:Windows,       # Windows in the second frame, on the same grid (H,W)
+    cell:int=8,             # Pixels per cell side
+    valid:Tensor|None=None, # Pixels with a target (B,H*P,W*P), bool
+    visible:Tensor|None=None, # Pixels that the second frame shows too
+)->Tensor: # (B,N1): flat id of a cell of the canvas, H*W for no match, -1 if nobody knows
+    "Where the cells of frame 1 go: a cell that frame 2 shows, or nowhere"
+    H,W = windows2.grid
+    known = mark_unknown(flow, valid, 1e4)
+    place = match_targets(known, windows1, windows2, cell, visible)
+    ids = windows2.to(flow.device).index().expand(len(flow), -1)
+    at = torch.where(place>=0, ids.gather(1, place.clamp(min=0)), H*W)
+    centre = known[:,0,cell//2::cell,cell//2::cell].flatten(1)
+    mine = windows1.to(flow.device).index().expand(len(flow), -1)
+    return at.where(~centre.gather(1, mine).isnan(), -1)
+
+# %% ../../nbs/tasks/03_flow_scoring.ipynb #247665a8
+def matching_loss(
+    found:Sequence,         # One `WindowMatch` per window of frame 1
+    flow:Tensor,            # Flow of the full image (B,2,H*P,W*P) in pixels, x before y
+    windows1:Windows,       # Windows in the first frame
+    windows2:Windows,       # Windows in the second frame
+    patch:int=16,           # Pixels per token side P
+    valid:Tensor|None=None, # Pixels with a target (B,H*P,W*P), bool
+    visible:Tensor|None=None, # Pixels that the second frame shows too
+)->tuple[Tensor,Tensor,Tensor]: # Cross-entropy of the match, of its neighbourhood; EPE of all steps
+    "Losses of all that a `MatchingHead` found, means over cells and pixels with a target"
+    check_flow(flow, valid)
+    cells1,cells2 = (refine_windows(w, patch//8) for w in (windows1,windows2))
+    target = cell_targets(flow, cells1, cells2, 8, valid, visible)
+    logits = torch.cat([full_precision(o.logits) for o in found], 1)
+    match = F.cross_entropy(logits.flatten(0,1), target.flatten(), ignore_index=-1,
+                            reduction='sum')/(target>=0).sum().clamp(min=1)
+    parts = crop_windows(mark_unknown(flow, valid, 1e4), windows1, patch)
+    shown = (target>=0) & (target<cells2.grid[0]*cells2.grid[1])
+    shown = shown.split([h*w for h,w in cells1.sizes], 1)
+    near = [_near_sum(o, part, cells1.yx[:,i], seen)
+            for i,(o,part,seen) in enumerate(zip(found, parts, shown))]
+    total,n = map(sum, zip(*near))
+    return match,total/n.clamp(min=1),_steps_loss(found, parts)
+
+# %% ../../nbs/tasks/03_flow_scoring.ipynb #2a435a7b
+def _near_sum(o, flow, corner, seen):
+    "Sum of the cross-entropy in the neighbourhood of the best match, and the number of cells"
+    size = o.best.shape[2:]
+    centre = (flow[:,:,3::8,3::8]+flow[:,:,4::8,4::8])/2 # of the cells of 8 pixels
+    there = cell_places(size, corner, flow)+centre/8-o.best
+    off = square_offsets(2, flow)[None,:,:,None,None]
+    weight = (1-(there[:,:,None]-off).abs()).clamp(min=0).prod(1) # bilinear (B,25,h,w)
+    weight = weight.nan_to_num(0)*(o.near>-1e3) # cells that nobody sees are no target
+    total = weight.sum(1)
+    ok = seen.unflatten(1, size) & (total>.5)
+    loss = -(weight*full_precision(o.near).log_softmax(1)).sum(1)/total.clamp(min=.5)
+    return torch.where(ok, loss, 0).sum(),ok.sum()
+
+def _steps_loss(found, flows):
+    "Endpoint error of every step at its own resolution, later steps count more"
+    last = len(found[0].steps)-1
+    out = 0.
+    for k in range(last+1):
+        sums = []
+        for o,flow in zip(found, flows):
+            stride = flow.shape[-1]//o.steps[k].shape[-1]
+            target = F.avg_pool2d(flow, stride) if stride>1 else flow
+            sums.append(_sum_and_count(full_precision(o.steps[k]), target, 'epe'))
+        total,n = map(sum, zip(*sums))
+        out = out + .8**(last-k)*total/n.clamp(min=1)
+    return out
 
 # %% ../../nbs/tasks/03_flow_scoring.ipynb #1aab1cbb
 FLOW_SCORES = ('EPE','1px','3px','5px','Fl-all','WAUC','s0-10','s10-40','s40+',

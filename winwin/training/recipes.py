@@ -32,7 +32,7 @@ from .sources import open_source
 class _ModelFields:
     "Which model, and what it starts from"
     model:str='winwin_seg_micro'    # Name for `create_model`
-    head:str|None=None              # 'linear', 'upsample', 'convnext', 'dpt'; none = the usual one
+    head:str|None=None # 'linear', 'upsample', 'convnext', 'dpt', flow: 'matching'; none = the usual
     pos:str='rope'                  # Positions, 'rope' or 'sincos'
     local_window:int|None=None      # Side of ViT-Det's tiles of attention in tokens; none = global
     global_blocks:tuple[int,...]=() # With `local_window`: blocks with global attention
@@ -46,6 +46,7 @@ class _DataFields(_ModelFields):
     data:str='driving'          # Name of the data, or a sum of several: '40*sintel + 4*chairs'
     valid:str|None=None         # Data to evaluate on; none = the held-out part of `data`
     root:str|None=None          # Folder or file of the data; a cache for 'driving' and 'layered'
+    valid_root:str|None=None    # That of the data to evaluate on; none = `root`
     classes:tuple[str,...]=()   # Class names of a 'seg-folder'
     images_in:str='images'      # Your folder: the folder of images in it
     targets_in:str|None=None    # Your folder: that of the targets; none = labels, depth or flow
@@ -72,7 +73,7 @@ class Recipe(_DataFields):
     class_weights:str|None=None # 'auto' lifts rare classes; or 'pole=3,sign=2', the others 1
     layouts:int=1               # Layouts of windows drawn per image, the rarest classes win
     depth_loss:str='silog'      # 'silog', 'berhu' or 'l1'
-    flow_loss:str='bounded'     # 'bounded', 'bounded2', 'laplacian', 'mixture' or 'l1'
+    flow_loss:str='bounded'     # 'bounded', 'bounded2', 'laplacian', 'mixture', 'l1' or 'epe'
     windows2:str|None=None      # Windows of the second frame; none = the sizes of the first
     guide:str='greedy'          # How to place them: 'greedy', 'weighted', 'same' or 'random'
     stochasticity:float=.3      # Noise of 'greedy'; 0 = the best places
@@ -83,7 +84,7 @@ class Recipe(_DataFields):
     flow_scale:float=1.         # Pixels per unit of the head's flow
     mask:float=.9               # Share of the tokens that pretraining hides
     patterns:tuple[str,...]=()  # Textures of 'layered', such as stone pebbles; none = all
-    motion:float|None=None      # Largest motion: 'layered' in pixels; 'driving', 1 = city traffic
+    motion:float|None=None      # Largest motion: 'layered', 'photos' in pixels; 'driving', 1 = city traffic
     train:TrainConfig=field(default_factory=TrainConfig) # How to train
 
 # %% ../../nbs/training/05_recipes.ipynb #d41bf107
@@ -169,6 +170,12 @@ presets |= {
     'flow-driving': replace(
         _layered, data='driving', image_size=(192,320), motion=1., windows2='4x8',
         train=replace(_layered.train, windows='2x11')),
+    'flow-photos': Recipe(
+        model='winwin_flow_tiny', head='matching', data='photos', image_size=(256,320),
+        images=100_000, valid_images=50, motion=130., flow_loss='epe', match=5., flip_y=.5,
+        train=TrainConfig(task='flow', windows='full', steps=1500, batch_size=4, lr=8e-4,
+                          warmup=50, layer_decay=.7, weight_decay=.01, beta2=.99, clip=10.,
+                          ema=.995, save_every=50)),
 }
 
 # %% ../../nbs/training/05_recipes.ipynb #89e6cf94
@@ -256,6 +263,7 @@ def recipe_data(
 )->Dataset:
     "The training or validation set of a recipe"
     train = split=='train'
+    if not train and r.valid_root is not None: r = replace(r, root=r.valid_root)
     if split not in ('train','valid'): raise ValueError(f"split {split!r}; take 'train' or 'valid'")
     name = recipe.data if train else recipe.valid or recipe.data
     open_data = open_mixture if is_mixture(recipe.data) else open_source

@@ -163,6 +163,13 @@ def _layered(r, train):
     motion = 16. if r.motion is None else r.motion
     return _world(LayeredFlow, r, train, patterns=r.patterns, max_motion=motion)
 
+def _photos(r, train):
+    "Layers cut from the photographs in a folder, few of which move far"
+    motion = 130. if r.motion is None else r.motion
+    return LayeredFlow(r.image_size, r.images if train else r.valid_images, 0 if train else 1,
+                       max_motion=motion, layers=8, power=3., background=motion/3, rim=0.,
+                       textures=r.root)
+
 # %% ../../nbs/training/04_sources.ipynb #b03455fd
 def _split_folder(r, train):
     "Name of a split's folder inside the folder of images, if there is one"
@@ -183,7 +190,10 @@ def _depth_folder(r, train):
                        r.depth_scale, r.suffix)
 
 def _flow_folder(r, train):
-    return FlowFolder(_split_root(r, train), r.images_in, r.targets_in or 'flow', suffix=r.suffix)
+    "Frames and flow in folders of their own, or all in one with names that end differently"
+    root = _split_root(r, train)
+    if not (root/r.images_in).is_dir(): return FlowFolder(root, ends=('-img0','-img1','-gt'))
+    return FlowFolder(root, r.images_in, r.targets_in or 'flow', suffix=r.suffix)
 
 def _pairs_folder(r, train): return FramePairs(_split_root(r, train))
 
@@ -215,6 +225,7 @@ def _published(kind, train_split, valid_split, *args):
 _sources = {
     'driving': _driving,
     'layered': _layered,
+    'photos': _photos,
     'bdd100k': _published(BDD100K, 'train', 'val'),
     'camvid': _published(CamVid, 'train', 'val'),
     'nyuv2': _nyuv2,

@@ -222,9 +222,13 @@ class LayeredFlow(_World):
         noise:float=.01,               # Standard deviation of the noise in both
         textures:str|Path|None=None,   # Folder of photographs for textures; generated if none
         patterns:Sequence[str]=(),     # Use only these of `TEXTURES`; empty: all
+        power:float=1.,                # Lengths: `max_motion` times a uniform number to this power
+        background:float|None=None,    # Longest vector of the background; things move relative to it
+        rim:float=.4,                  # How much darker things are at their rim; 0 = cut out
         device:str='cpu',              # Where to draw, and where the targets are
         cache:str|Path|None=None,      # Folder to store pairs in
     ):
+        self.more = dict(power=power, background=background, rim=rim)
         self.knobs = dict(max_motion=max_motion, rotation=rotation, scale=scale, deform=deform,
                           light=light, noise=noise)
         self.layers = _whole(layers, 'layers', 0)
@@ -251,6 +255,9 @@ def _check(self:LayeredFlow, textures):
         if p not in TEXTURES: raise unknown_name('texture', p, TEXTURES)
     if self.patterns and textures is not None:
         raise ValueError('patterns are generated, textures come from photographs; give only one')
+    for k,most in (('power',10),('background',1e4),('rim',1)):
+        v = self.more[k]
+        if v is not None and not 0<=v<=most: raise ValueError(f'{k} {v} is outside [0,{most:g}]')
     if self.layers>254: raise ValueError(f'layers {self.layers} are too many; at most 254')
 
 # %% ../../nbs/worlds/05_datasets.ipynb #516fb621
@@ -259,7 +266,9 @@ def _what(self:LayeredFlow):
     files = None
     if self.photos is not None: files = [(o.name,o.stat().st_size) for o in self.photos.files]
     what = 'layered',_VERSION,self.size,self.seed,self.layers,sorted(self.knobs.items()),files
-    return (*what,self.patterns) if self.patterns else what
+    if self.patterns: what = *what,self.patterns
+    usual = dict(power=1., background=None, rim=.4) # the name of older caches stays
+    return what if self.more==usual else (*what,sorted(self.more.items(), key=str))
 
 @patch
 def _keys(self:LayeredFlow): return _PAIR
@@ -271,10 +280,12 @@ def _render(self:LayeredFlow, i):
     knobs = dict(self.knobs)
     light = knobs.pop('light')
     noise = knobs.pop('noise')
+    motion = {k: self.more[k] for k in ('power','background')}
     layers = make_layers(rng, self.size, self.layers, photos=self.photos, patterns=self.patterns,
-                         device=self.device, **knobs)
-    img,ids = render_layers(layers, self.size, 0)
-    img2,_ = render_layers(layers, self.size, 1)
+                         device=self.device, **knobs, **motion)
+    rim = self.more['rim']
+    img,ids = render_layers(layers, self.size, 0, rim)
+    img2,_ = render_layers(layers, self.size, 1, rim)
     flow,visible = layers_flow(layers, ids)
     return dict(image=relight(img, rng, 0, noise), image2=relight(img2, rng, light, noise),
                 flow=flow, visible=visible, valid=torch.ones_like(visible))

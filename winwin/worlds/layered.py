@@ -178,6 +178,8 @@ def make_layers(
     photos:Photos|None=None,   # Crop textures from these; generated if none
     patterns:Sequence[str]=(), # Use only these of `TEXTURES`; empty: all
     device='cpu',              # Where to draw
+    power:float=1.,            # Lengths are `max_motion` times a uniform number to this power
+    background:float|None=None, # Longest vector of the background; things then move relative to it
 )->list[Layer]:
     "Draw a background and the shapes over it, larger ones mostly at the back"
     shapes = [make_shape(rng, size, device) for _ in range(rng.integers((layers+1)//2, layers+1))]
@@ -187,7 +189,10 @@ def make_layers(
     for shape in [None,*(shapes[i] for i in order)]:
         rim = None if shape is None else shape.outline()
         centre,radius = _extent(shape, rim, size)
-        motion = make_motion(rng, centre, radius, max_motion*rng.uniform(), **moves)
+        longest = background if shape is None and background is not None else max_motion
+        motion = make_motion(rng, centre, radius, longest*rng.uniform()**power, **moves)
+        if out and background is not None: # carried along
+            motion.shift = motion.shift + out[0].motion.flow(motion.centre)
         stick = _stick(rng, shape, device)
         texture = _texture(rng, size, None if shape is None else radius, photos, patterns, device)
         out.append(Layer(texture, stick, motion, shape, rim))
@@ -224,6 +229,7 @@ def render_layers(
     layers:list[Layer],    # From back to front
     size:tuple[int,int],   # Pixels (H,W)
     moment:int=0,          # First or second frame: 0 or 1
+    rim:float=.4,          # How much darker things are at their rim; 0 = cut out
 )->tuple[Tensor,Tensor]: # Image (3,H,W) in [0,1]; index (H,W) of the layer that each pixel shows
     "Render the layers from back to front, with soft outlines"
     device = layers[0].texture.device
@@ -239,7 +245,7 @@ def render_layers(
             img[:] = layer.paint(p).view(3, h, w)
             continue
         depth = layer.shape.inside(p).view(h, w)
-        paint = layer.paint(p).view(3, h, w)*(.6+.4*(depth/3).clamp(0, 1)) # a dark rim
+        paint = layer.paint(p).view(3, h, w)*(1-rim+rim*(depth/3).clamp(0, 1))
         img[(...,*box)] = torch.lerp(img[(...,*box)], paint, (depth+.5).clamp(0, 1))
         ids[box].masked_fill_(depth>=0, i)
     return img,ids
