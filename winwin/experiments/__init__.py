@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .demo import demos, DemoPlan, get_demo, render_scenes, training_step, step_costs
-    from .demo import pick_threads, fit_budget, train_demo, prediction_modes, compare_predictions
+    from .demo import demos, DemoPlan, get_demo, render_scenes, step_costs, pick_threads
+    from .demo import fit_budget, start_encoder, train_demo, prediction_modes, compare_predictions
     from .demo import run_demo
     from .studies import Study, log_ratio_scores, list_studies, get_study, run_study, read_study
     from .studies import collect_study, summarize, report, verdict, temperature_report
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'demos': 'demo', 'DemoPlan': 'demo', 'get_demo': 'demo', 'render_scenes': 'demo',
-    'training_step': 'demo', 'step_costs': 'demo', 'pick_threads': 'demo', 'fit_budget': 'demo',
+    'step_costs': 'demo', 'pick_threads': 'demo', 'fit_budget': 'demo', 'start_encoder': 'demo',
     'train_demo': 'demo', 'prediction_modes': 'demo', 'compare_predictions': 'demo',
     'run_demo': 'demo',
     'Study': 'studies', 'log_ratio_scores': 'studies', 'list_studies': 'studies',
