@@ -354,11 +354,12 @@ class Demo:
     steps:int|None=None   # Training steps; none = as many as suit a laptop
     seed:int=0            # Seed of everything random
     open:bool=False       # Open the report in a browser
+    fresh:bool=False      # Start from random weights instead of the bundled encoder
 
     def run(self)->int: # 0
         "Make the report"
         from winwin.experiments.demo import run_demo
-        path = run_demo(self.task, self.out, self.steps, self.seed)
+        path = run_demo(self.task, self.out, self.steps, self.seed, fresh=self.fresh)
         print(f'\nThe report: {path}')
         if self.open:
             import webbrowser

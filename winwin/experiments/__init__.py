@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .demo import demos, DemoPlan, get_demo, render_scenes, training_step, step_costs
-    from .demo import pick_threads, fit_budget, train_demo, prediction_modes, compare_predictions
+    from .demo import demos, DemoPlan, get_demo, render_scenes, step_costs, pick_threads
+    from .demo import fit_budget, start_encoder, train_demo, prediction_modes, compare_predictions
     from .demo import run_demo
     from .studies import PHOTO_STUDIES, Study, log_ratio_scores, loss_curve, list_studies
     from .studies import get_study, run_study, read_study, collect_study, summarize, report
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'demos': 'demo', 'DemoPlan': 'demo', 'get_demo': 'demo', 'render_scenes': 'demo',
-    'training_step': 'demo', 'step_costs': 'demo', 'pick_threads': 'demo', 'fit_budget': 'demo',
+    'step_costs': 'demo', 'pick_threads': 'demo', 'fit_budget': 'demo', 'start_encoder': 'demo',
     'train_demo': 'demo', 'prediction_modes': 'demo', 'compare_predictions': 'demo',
     'run_demo': 'demo',
     'PHOTO_STUDIES': 'studies', 'Study': 'studies', 'log_ratio_scores': 'studies',

@@ -12,107 +12,128 @@ from .html import html_table, html_text
 from .panels import Panels
 
 # %% ../../nbs/experiments/02_demo_report.ipynb #e491606f
-def _seconds(s): return f'{s/60:.1f} min' if s>=120 else f'{s:.0f} s' if s>=10 else f'{s:.1f} s'
-def _ms(s): return f'{1e3*s:,.0f} ms'
+def _duration(seconds):
+    "Seconds as text, in minutes from two minutes on"
+    if seconds>=120: return f'{seconds/60:.1f} min'
+    return f'{seconds:.0f} s' if seconds>=10 else f'{seconds:.1f} s'
+
+def _ms(seconds): return f'{1e3*seconds:,.0f} ms'
 def _times(x): return f'{x:.1f}x'
 def _first(predictions): return next(iter(predictions.values()))['scores']
 
-def _opening(page, panels, f):
-    head,number = next(iter(panels.numbers(_first(f['predictions'])).items()))
-    all_tokens = f['grid_tokens']
-    aside = panels.aside(f['survey'])
+def _opening(page, panels, facts, pictures):
+    head,number = next(iter(panels.numbers(_first(facts['predictions'])).items()))
+    all_tokens = facts['grid_tokens']
+    aside = panels.aside(facts['survey'])
     whole = panels.whole
     page.add('', html_numbers({
-        f'{head} on {f["test_images"]} {panels.thing}s it never saw{aside}': number,
-        'less computing per training step': _times(f['step']['faster']),
-        'less memory per training step': _times(f['step']['leaner']),
-        f'for everything here, on {f["environment"]["device"]}':
-            _seconds(sum(f['seconds'].values()))}))
+        f'{head} on {facts["test_images"]} {panels.thing}s it never saw{aside}': number,
+        'less computing per training step': _times(facts['step']['faster']),
+        'less memory per training step': _times(facts['step']['leaner']),
+        f'for everything here, on {facts["environment"]["device"]}':
+            _duration(sum(facts['seconds'].values()))}))
     page.add('The idea',
         f'A vision transformer that trains on full {whole}s attends over all {all_tokens} of their '
-        f'tokens at every step. This one never saw a full {whole} in training. Each {panels.image} '
-        f'showed it {f["windows"]}, {f["tokens"]} of {all_tokens}, with the positions that they '
-        f'have in the full {whole}. From them it learned {panels.goal}. At test time the model '
-        f'sees all {all_tokens} tokens in one pass: no tiles, no resizing, no change to the '
-        'transformer.',
+        f'tokens at every step. This one never saw a full {whole} in training. Of each '
+        f'{panels.image} it saw {facts["windows"]}, {facts["tokens"]} of {all_tokens} tokens, at '
+        f'their positions in the full {whole}. From them it learned {panels.goal}. At test time '
+        f'the model sees all {all_tokens} tokens in one pass: no tiles, no resizing, no change to '
+        'the transformer.', _starting_text(panels, facts['start']),
         f'{panels.about} All numbers on this page were measured in the run that wrote it.')
 
 # %% ../../nbs/experiments/02_demo_report.ipynb #13e0b3c0
-def _training(page, panels, f, pictures):
-    less = '' if f['steps']==f['planned'] else (
-        f' On a faster machine there are {f["planned"]}; here a step took '
-        f'{f["step"]["wall"]:.2f} s when it was measured, and {f["steps"]} of them fit into the '
-        f'{f["budget"]:.0f} s set aside. Expect lower scores.')
-    each = len(pictures['windows'][0])
-    settings = [[k, str(v)] for k,v in f['settings'].items()]
-    page.add('What it saw', f'The first {len(pictures["windows"])} training {panels.image}s, as '
-             f'they entered the model. What is pale was not computed at all. {panels.saw}',
-             html_gallery([p for o in pictures['windows'] for p in o], each if each>1 else 3))
-    page.add('How it learned', f'{plural(f["steps"], "step")} of '
-             f'{plural(f["batch_size"], panels.image)} each, drawn '
-             f'from {plural(f["images"], panels.thing)}, took '
-             f'{_seconds(f["seconds"]["training"])}.{less}',
-             html_columns(pictures['loss'], html_table(['',''], settings)))
+def _starting_text(panels, start):
+    "What training started from, in a paragraph"
+    if start is None: return 'All weights were random when training began.'
+    names = dict(seg='segmenter', depth='depth model', flow='flow model')
+    same = start['task']==panels.task.name
+    task = 'the same task' if same else 'another task'
+    return (f'It did not start from nothing. The encoder comes from the {names[start["task"]]} '
+            f'that is bundled with winwin: it was trained on {task}, from windows too, in '
+            f'{start["steps"]} steps of {start["batch_size"]}, on {start["scenes"]} other '
+            f'{panels.thing}s of the same world. None of them is used in this run, to train or to '
+            f'test. The head started from random weights. `winwin demo --fresh` starts from '
+            f'random weights altogether, and scores lower.')
 
 # %% ../../nbs/experiments/02_demo_report.ipynb #2746f502
-def _scenes(page, panels, f, pictures):
+def _training(page, panels, facts, pictures):
+    less = '' if facts['steps']==facts['planned'] else (
+        f' On a faster machine there are {facts["planned"]}; here a step took '
+        f'{facts["step"]["wall"]:.2f} s when it was measured, and {facts["steps"]} of them fit '
+        f'into the {facts["budget"]:.0f} s set aside. Expect lower scores.')
+    each = len(pictures['windows'][0])
+    settings = [[k, str(v)] for k,v in facts['settings'].items()]
+    page.add('What it saw', f'The first {len(pictures["windows"])} training {panels.image}s, as '
+             f'they entered the model. The pale parts were not computed at all. {panels.saw}',
+             html_gallery([picture for shown in pictures['windows'] for picture in shown],
+                          each if each>1 else 3))
+    page.add('How it learned', f'{plural(facts["steps"], "step")} of '
+             f'{plural(facts["batch_size"], panels.image)} each, drawn '
+             f'from {plural(facts["images"], panels.thing)}, took '
+             f'{_duration(facts["seconds"]["training"])}.{less}',
+             html_columns(pictures['loss'], html_table(['',''], settings)))
+
+# %% ../../nbs/experiments/02_demo_report.ipynb #34a82056
+def _scenes(page, panels, facts, pictures):
     page.add(f'What it predicts for full {panels.whole}s',
              f'The first {len(pictures["scenes"])} {panels.thing}s of the test set, not chosen, '
              'each predicted in one pass at full resolution.', panels.key(),
-             *(html_gallery(o, len(o)) for o in pictures['scenes']))
-    page.add('Scores', f'Over {plural(f["test_images"], "test "+panels.thing)}, full '
+             *(html_gallery(shown, len(shown)) for shown in pictures['scenes']))
+    page.add('Scores', f'Over {plural(facts["test_images"], "test "+panels.thing)}, full '
              f'{panels.whole}s in one pass.',
-             panels.detail(_first(f['predictions']), f['survey']))
+             panels.detail(_first(facts['predictions']), facts['survey']))
 
-def _modes(page, panels, f, pictures):
-    rows = [[k, *panels.numbers(r['scores']).values(), _ms(r['seconds']), _times(r['longer'])]
-            for k,r in f['predictions'].items()]
-    heads = ['predicted as', *(h for h,*_ in panels.columns.values()),
-             f'{f["clock"]} per {panels.image}', 'against one pass']
+def _modes(page, panels, facts, pictures):
+    rows = [[k, *panels.numbers(way['scores']).values(), _ms(way['seconds']),
+             _times(way['longer'])] for k,way in facts['predictions'].items()]
+    heads = ['predicted as', *(head for head,*_ in panels.columns.values()),
+             f'{facts["clock"]} per {panels.image}', 'against one pass']
     page.add('One pass, tiles, or resizing',
         f'The same weights, and other ways to predict a large {panels.whole}. Tiles and the small '
         'copy have about as many tokens as training had; tiles overlap by half and are '
         f'{panels.blend}.',
-        html_table(heads, rows), html_gallery(pictures['predictions'], len(f['predictions'])+1),
+        html_table(heads, rows),
+        html_gallery(pictures['predictions'], len(facts['predictions'])+1),
         html_text('This compares ways to use one model, not models that were trained for tiles; '
                   f'`winwin train {panels.preset} --variant crop` trains one.', 'p', 'note'))
 
-# %% ../../nbs/experiments/02_demo_report.ipynb #34a82056
-def _costs(page, panels, f, pictures):
-    s = f['step']
-    longest = max(s['seconds'].values())
-    rows = [[k, str(n), _ms(s['seconds'][k]), html_bar(s['seconds'][k]/longest),
-             f'{m["peak"]-m["before"]:,.0f} MB', f'{m["peak"]:,.0f} MB']
-            for n,(k,m) in zip((f['tokens'],f['grid_tokens']), s['memory'].items())]
-    heads = ['step on', f'tokens per {panels.image}', f['clock'], '', 'memory of the step',
+# %% ../../nbs/experiments/02_demo_report.ipynb #c4a3c131
+def _costs(page, panels, facts, pictures):
+    step = facts['step']
+    longest = max(step['seconds'].values())
+    rows = [[k, str(n), _ms(step['seconds'][k]), html_bar(step['seconds'][k]/longest),
+             f'{memory["peak"]-memory["before"]:,.0f} MB', f'{memory["peak"]:,.0f} MB']
+            for n,(k,memory) in zip((facts['tokens'],facts['grid_tokens']),
+                                    step['memory'].items())]
+    heads = ['step on', f'tokens per {panels.image}', facts['clock'], '', 'memory of the step',
              'peak of the process']
     page.add('What a training step costs',
-        f'A step of {plural(f["batch_size"], panels.image)}, optimiser included, on windows and on '
-        f'full {panels.whole}s. They took turns in this run, {plural(f["rounds"], "round")}; '
-        'memory is that of a fresh process each.', html_table(heads, rows),
-        f'Windows take {_times(s["faster"])} less computing, and {_times(s["leaner"])} less memory '
-        f'for activations, gradients and the optimiser. {panels.bench}')
+        f'A step of {plural(facts["batch_size"], panels.image)}, optimiser included, on windows '
+        f'and on full {panels.whole}s. The two took turns in this run, '
+        f'{plural(facts["rounds"], "round")}; memory is that of a fresh process each.',
+        html_table(heads, rows),
+        f'Windows take {_times(step["faster"])} less computing, and {_times(step["leaner"])} less '
+        f'memory for activations, gradients and the optimiser. {panels.bench}')
 
-def _ending(page, panels, f, pictures):
-    longest = max(f['seconds'].values())
-    parts = [[k, _seconds(v), html_bar(v/longest)] for k,v in f['seconds'].items()]
-    machine = html_table(['',''], list(f['environment'].items()))
+def _ending(page, panels, facts, pictures):
+    longest = max(facts['seconds'].values())
+    parts = [[k, _duration(v), html_bar(v/longest)] for k,v in facts['seconds'].items()]
+    machine = html_table(['',''], list(facts['environment'].items()))
     page.add('Where the time went', html_columns(html_table(['part','time',''], parts), machine))
-    page.add('Next', *panels.next_steps(f['out']),
+    page.add('Next', *panels.next_steps(facts['out']),
         'The notebooks in `nbs/` hold the code, its tests and its explanation: begin with '
         '`windows/00_layout`, `training/05_recipes` and `inference/00_modes`. All numbers of this '
-        f'page are in `{f["out"]}/demo.json`.')
+        f'page are in `{facts["out"]}/demo.json`.')
 
 # %% ../../nbs/experiments/02_demo_report.ipynb #e01f8053
 def demo_page(
     panels:Panels,   # How predictions are shown
     facts:dict,      # What was measured
     pictures:dict,   # 'windows' and 'scenes', a list each; all 'predictions'; the drawing 'loss'
-)->HtmlPage:
+)->HtmlPage: # Its `str` is the file
     "The report of a demonstration"
     page = HtmlPage(panels.title, f'{plural(facts["steps"], "training step")}, {facts["date"]}',
                     'winwin demo')
-    _opening(page, panels, facts)
-    for section in (_training, _scenes, _modes, _costs, _ending):
+    for section in (_opening, _training, _scenes, _modes, _costs, _ending):
         section(page, panels, facts, pictures)
     return page

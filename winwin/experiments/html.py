@@ -8,7 +8,7 @@ __all__ = ['Html', 'html_text', 'html_code', 'png_uri', 'html_picture', 'html_ga
            'html_legend']
 
 # %% ../../nbs/experiments/00_html.ipynb #00be5c9b
-import base64, html, io, re
+import base64, html, io, math, re
 from collections.abc import Sequence
 import numpy as np
 from torchvision.transforms.functional import Image
@@ -23,7 +23,7 @@ def html_text(
     tag:str='p',    # Element to put it in
     kind:str='',    # Its class, if any
 )->Html:
-    "A piece of text as HTML"
+    "The text in an element, escaped unless it is `Html`"
     inner = re.sub('`([^`]+)`', r'<code>\1</code>', text if isinstance(text, Html)
                    else html.escape(text))
     return Html(f'<{tag}{f" class={kind!r}" if kind else ""}>{inner}</{tag}>')
@@ -31,7 +31,7 @@ def html_text(
 def html_code(
     text:str, # Lines for a shell or for Python
 )->Html:
-    "Lines to copy, as they are"
+    "Lines to copy, in a `pre` element"
     return Html(f'<pre><code>{html.escape(text.strip())}</code></pre>')
 
 # %% ../../nbs/experiments/00_html.ipynb #8c489f72
@@ -45,10 +45,10 @@ def png_uri(
 
 def html_picture(
     x:np.ndarray,      # Picture (h,w,3) or (h,w,4), uint8
-    alt:str,           # What it shows, for those who cannot see it
+    alt:str,           # What it shows, for readers who cannot see it
     caption:str='',    # Text below
 )->Html:
-    "A picture with its caption; never shown larger than twice its pixels"
+    "A picture with its caption, never shown larger than twice its pixels"
     if not alt.strip(): raise ValueError('a picture needs alt, a sentence that says what it shows')
     h,w = x.shape[:2]
     size = f'width="{w}" height="{h}" style="max-width:min(100%,{2*w}px)"'
@@ -66,7 +66,7 @@ def html_gallery(
 def html_columns(
     *parts:Html, # Anything
 )->Html:
-    "Parts side by side on a wide screen, below each other on a narrow one"
+    "Parts side by side on a wide screen, one below the other on a narrow one"
     return Html(f'<div class="columns">{"".join(f"<div>{p}</div>" for p in parts)}</div>')
 
 def _quote(text): return html.escape(text, quote=True)
@@ -102,15 +102,16 @@ def html_table(
     caption:str='',                    # Text above
 )->Html:
     "A table; columns of numbers are right-aligned"
-    for r in rows:
-        if len(r)!=len(head):
-            raise ValueError(f'a row of {len(r)} cells in a table of {len(head)} columns: '
-                             f'{list(r)}')
+    for row in rows:
+        if len(row)!=len(head):
+            raise ValueError(f'a row of {len(row)} cells in a table of {len(head)} columns: '
+                             f'{list(row)}; give one cell per column')
     def cell(x): return x if isinstance(x, Html) else html.escape(str(x))
-    right = [all(_is_number(r[i]) for r in rows) for i in range(len(head))]
-    side = [' class="number"' if o else '' for o in right]
-    def line(tag,cells): return ''.join(f'<{tag}{s}>{cell(c)}</{tag}>' for s,c in zip(side, cells))
-    body = ''.join(f'<tr>{line("td", r)}</tr>' for r in rows)
+    right = [all(_is_number(row[i]) for row in rows) for i in range(len(head))]
+    side = [' class="number"' if number else '' for number in right]
+    def line(tag, cells):
+        return ''.join(f'<{tag}{kind}>{cell(x)}</{tag}>' for kind,x in zip(side, cells))
+    body = ''.join(f'<tr>{line("td", row)}</tr>' for row in rows)
     top = html_text(caption, 'caption') if caption else ''
     if any(head): top += f'<thead><tr>{line("th", head)}</tr></thead>'
     return Html(f'<div class="wide"><table>{top}<tbody>{body}</tbody></table></div>')
@@ -121,12 +122,12 @@ def html_bar(
     color:str='',     # CSS colour; none = the page's own
 )->Html:
     "A bar, for a cell of a table"
-    if not 0<=share<=1: share = 0. if not share>1 else 1. # NaN too
+    share = min(max(share, 0.), 1.) if math.isfinite(share) else 0.
     tint = f';background:{_quote(color)}' if color else ''
     return Html(f'<span class="bar"><i style="width:{100*share:.1f}%{tint}"></i></span>')
 
 def _is_number(x):
-    "Text such as '34.2', '1.8x', '12 ms' or '-', but no bar"
+    "Whether a cell is text such as '34.2', '1.8x', '12 ms' or '-'"
     return not isinstance(x, Html) and bool(re.fullmatch(r'[-+]?([\d.,]+ ?[%\w/]*)?', str(x)))
 
 def html_numbers(

@@ -141,14 +141,14 @@ class DepthPanels(Panels):
 
     def pictures(self, item:dict[str,Tensor], maps:Tensor)->dict[str,np.ndarray]:
         far = self.task.max_depth or math.inf
-        t = item['depth']
-        p = maps[0,0].float().cpu().clamp(-20, 20).exp().clamp(max=far)
-        ok = t.isfinite() & (t>0) & (t<far)
-        off = torch.where(ok, (p-t).abs()/t.where(ok, 1), 0.)
+        true = item['depth']
+        predicted = maps[0,0].float().cpu().clamp(-20, 20).exp().clamp(max=far)
+        ok = true.isfinite() & (true>0) & (true<far)
+        off = torch.where(ok, (predicted-true).abs()/true.where(ok, 1), 0.)
         def paint(x):
             return Prediction(item['image'], depth=x, max_depth=self.task.max_depth).overlay(1.)
-        target = np.where(ok[...,None].numpy(), paint(t.where(ok, 1.)), np.uint8(_GREY))
-        return dict(image=_rgb(item['image']), target=target, prediction=paint(p),
+        target = np.where(ok[...,None].numpy(), paint(true.where(ok, 1.)), np.uint8(_GREY))
+        return dict(image=_rgb(item['image']), target=target, prediction=paint(predicted),
                     wrong=_mark(item['image'], off/.5))
 
     def key(self)->Html:
@@ -178,8 +178,8 @@ def _rgb(x): return (x.permute(1,2,0).cpu().numpy().clip(0, 1)*255).round().asty
 def _mark(img, amount):
     "A pale grey copy of an image (3,h,w), red where `amount` (h,w) is 1"
     grey = (.45 + .5*img.mean(0)).clamp(0, 1)[...,None].cpu()*255
-    a = amount.clamp(0, 1)[...,None].cpu()
-    return (grey*(1-a) + torch.tensor(_RED)*a).round().byte().numpy()
+    red = amount.clamp(0, 1)[...,None].cpu()
+    return torch.lerp(grey, torch.tensor(_RED, dtype=grey.dtype), red).round().byte().numpy()
 
 def _number(x, how): return '-' if math.isnan(x) else format(x, how)
 
@@ -197,7 +197,7 @@ def draw_picture(
     scale:int=2,             # Pixels of the picture per pixel of the image
     clear:bool=False,        # What is not drawn on stays transparent
 )->np.ndarray: # (scale*h,scale*w,3) uint8; 4 channels if `clear`
-    "What is drawn, without a margin"
+    "The pixels of a drawing without a margin"
     import matplotlib.pyplot as plt
     h,w = size
     fig = plt.figure(figsize=((w+.01)/100,(h+.01)/100), dpi=100*scale, facecolor='none' if clear
@@ -214,7 +214,7 @@ def draw_picture(
 def loss_drawing(
     log:list[dict], # Lines of a log, see `read_log`
 )->Html:
-    "The loss against the step"
+    "A curve of the loss over the steps"
     import matplotlib.pyplot as plt
     train = [o for o in log if 'loss' in o]
     fig,ax = plt.subplots(figsize=(6,2.4), layout='constrained')
@@ -223,7 +223,7 @@ def loss_drawing(
            ylim=(min(0, *(o['loss'] for o in train)),None)) # that of flow may be negative
     ax.spines[['top','right']].set_visible(False)
     ends = f"from {train[0]['loss']:.2f} to {train[-1]['loss']:.2f}"
-    return html_drawing(fig, f'the loss goes {ends}', f'Loss of the training windows, {ends}.')
+    return html_drawing(fig, f'the loss goes {ends}', f'Loss on the training windows, {ends}.')
 
 # %% ../../nbs/experiments/01_panels.ipynb #7b225be8
 def predict_images(
@@ -292,7 +292,7 @@ class FlowPanels(Panels):
         true = item['flow']
         ok = self.task.prepare(item)['valid']
         far = _longest(true, ok)
-        def paint(f,ok=None): return _eight_bits(flow_to_color(f, far, ok))
+        def paint(motion, ok=None): return _eight_bits(flow_to_color(motion, far, ok))
         def draw(ax): show_flow_error(flow, true, ok, ax, key=False)
         wrong = draw_picture(draw, true.shape[-2:], 1)
         return {'image': _rgb(item['image']), 'second frame': _rgb(item['image2']),
@@ -310,7 +310,7 @@ def no_motion_scores(
     data:Dataset, # Pairs with flow
     task:Task,    # Task of flow
 )->dict[str,float]: # Scores, see `FlowMetrics`
-    "Scores of a prediction without motion"
+    "Scores of predicting zero flow everywhere"
     metrics = task.metrics()
     for i in range(len(data)):
         batch = {k: v[None] for k,v in task.prepare(data[i]).items()}
@@ -322,11 +322,11 @@ def _eight_bits(x): return np.round(x*255).astype(np.uint8)
 
 def _longest(flow, ok):
     "Length of the longest true vector, which has full colour in all pictures of a pair"
-    n = flow.norm(dim=0)
-    return max(n.where(ok & n.isfinite(), 0).max().item(), 1e-6)
+    length = flow.norm(dim=0)
+    return max(length.where(ok & length.isfinite(), 0).max().item(), 1e-6)
 
 def _flow_key():
-    "The wheel of directions and the steps of errors"
+    "The colour wheel of directions and the colours of errors"
     wheel = draw_picture(lambda ax: show_wheel(ax, n=64), (64,64), 1, clear=True)
     mid = torch.tensor([*np.add(ERROR_STEPS[:-1], ERROR_STEPS[1:])/2, 2*ERROR_STEPS[-1]],
                        dtype=torch.float)
@@ -343,7 +343,7 @@ def _flow_key():
 
 # %% ../../nbs/experiments/01_panels.ipynb #324bce95
 def _flow_table(scores, survey):
-    "Scores of a model and of a prediction without motion"
+    "A table of the scores of a model and of zero flow"
     what = {'EPE': 'EPE, all pixels', 'matched': '\u2013 still visible in frame 2',
             'unmatched': '\u2013 hidden there',
             's0-10': '\u2013 moving less than 10 px', 's10-40': '\u2013 10 to 40 px',
@@ -351,9 +351,9 @@ def _flow_table(scores, survey):
             '1px': 'off by over 1 px', '3px': 'off by over 3 px', '5px': 'off by over 5 px',
             'Fl-all': 'off by over 3 px and 5%', 'WAUC': 'WAUC, 100% is perfect'}
     def share(k): return k in ('1px','3px','5px','Fl-all','WAUC')
-    def one(s, k):
-        if share(k): return _number(s[k], '.1f')+'%'
-        return '-' if math.isnan(s[k]) else f'{s[k]:.2f} px'
+    def one(found, k):
+        if share(k): return _number(found[k], '.1f')+'%'
+        return '-' if math.isnan(found[k]) else f'{found[k]:.2f} px'
     def bar(k):
         if share(k): return html_bar(scores[k]/100)
         return html_bar(scores[k]/survey[k] if survey[k] else math.nan)
@@ -374,8 +374,9 @@ def _guided(item):
     share = match_coverage(flow, w1, w2, P, seen).item()
     longest = _longest(item['flow'], item['valid'])
     target = torch.from_numpy(flow_to_color(item['flow'], longest, item['valid']))
-    def size(w):
-        return ' and '.join(f'{n} of {h} by {v} tokens' for (h,v),n in _tally(w.sizes).items())
+    def size(windows):
+        counts = _tally(windows.sizes).items()
+        return ' and '.join(f'{n} of {h} by {w} tokens' for (h,w),n in counts)
     return {'frame 1': (window_picture(item['image'], w1),
                 f'the first frame of a pair; windows, {size(w1)}, are clear, the rest is pale'),
             'where its pixels go': (lands, 'bright where pixels of these windows go, with windows '
@@ -390,7 +391,7 @@ def _show_landing(counts, windows2, ax):
     "How many pixels land in every token (H,W), and the windows that were chosen for them"
     import matplotlib.pyplot as plt
     yx = windows2.yx[0].tolist()
-    (H,W) = windows2.grid
+    H,W = windows2.grid
     ax.imshow(counts.numpy(), extent=(0,W,H,0), cmap='gray', interpolation='nearest')
     for k,((y,x),(h,w)) in enumerate(zip(yx, windows2.sizes)):
         ax.add_patch(plt.Rectangle((x,y), w, h, fill=False, edgecolor=f'C{k%10}', lw=1.5))

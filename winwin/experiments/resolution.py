@@ -8,15 +8,16 @@ __all__ = ['resolution_sizes', 'StreetViews', 'score_sizes', 'resolution_study',
 
 # %% ../../nbs/experiments/05_resolution.ipynb #f6a1b55b
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 import numpy as np, torch
 from torch.utils.data import Dataset
 from ..worlds.streets import make_street
 from ..worlds.paint import paint_street
-from ..worlds.datasets import DrivingWorld
+from ..worlds.datasets import DrivingWorld, street_labels
 from ..models.controls import set_position_scale
 from ..models.hub import load_model
-from ..tasks.task import evaluate
+from ..tasks.task import Task, evaluate
 from ..training.recipes import change, get_preset, recipe_task
 from .studies import Study
 
@@ -35,28 +36,24 @@ class StreetViews(Dataset):
         self.size = tuple(size)
         self.length = length
         self.seed = seed
-        # of the focal length, which counts in image widths
-        self.zoom = trained[1]/size[1] if wider else 1.
+        self.zoom = trained[1]/size[1] if wider else 1. # of the focal length
 
     def __len__(self): return self.length
 
     def __getitem__(self, i:int)->dict[str,torch.Tensor]:
         if not 0<=i<self.length: raise IndexError(f'scene {i} of {self.length}')
-        sc = make_street(self.seed, i)
-        sc.focal = sc.focal*self.zoom
-        img,_,ids = paint_street(sc, 0, self.size, torch.device('cpu'),
-                                 np.random.default_rng([self.seed, i, 1]))
-        ground = [self.classes.index(k) for k in ('sky','road','sidewalk','terrain')]
-        names = np.r_[ground, sc.solids.cls].astype(np.uint8)
-        return dict(image=img, labels=torch.from_numpy(names)[ids])
+        street = make_street(self.seed, i)
+        street.focal = street.focal*self.zoom
+        grain = np.random.default_rng([self.seed, i, 1])
+        img,_,ids = paint_street(street, 0, self.size, torch.device('cpu'), grain)
+        return dict(image=img, labels=street_labels(street, ids))
 
 # %% ../../nbs/experiments/05_resolution.ipynb #81c1bca6
 resolution_sizes = (64,104),(96,160),(144,240),(192,320),(288,480)
 
-# %% ../../nbs/experiments/05_resolution.ipynb #25b9a7cf
 def score_sizes(
     model:torch.nn.Module,                       # Segmentation model
-    task,                                        # What to report, see `recipe_task`
+    task:Task,                                   # What to report, see `recipe_task`
     trained:tuple[int,int],                      # Pixels (H,W) of the training images
     sizes:Sequence[tuple[int,int]]=resolution_sizes, # Sizes to predict
     images:int=20,                               # Scenes
@@ -64,20 +61,17 @@ def score_sizes(
 )->list[dict]: # One row per size and way
     "Scores at several sizes, in finer pixels and with a wider view, positions scaled or not"
     rows = []
-    for wider in (False,True):
-        for size in sizes:
-            data = StreetViews(size, images, wider=wider, trained=trained)
-            data = [data[i] for i in range(images)]
-            same = tuple(size)==tuple(trained)
-            for scaled in (False,True):
-                if scaled and same: continue
-                before = set_position_scale(model, trained=trained, size=size) if scaled else None
-                try: s = evaluate(model, data, task, progress=progress)
-                finally:
-                    if scaled: set_position_scale(model, before)
-                rows.append(dict(view='wider' if wider else 'finer', size=list(size),
-                                 scaled=scaled, trained=same,
-                                 **{k: s[k] for k in ('mIoU','pixel_acc')}))
+    for wider,size in product((False,True), sizes):
+        views = StreetViews(size, images, wider=wider, trained=trained)
+        data = [views[i] for i in range(images)] # rendered once for both evaluations
+        same = tuple(size)==tuple(trained)
+        for scaled in (False,) if same else (False,True):
+            before = set_position_scale(model, trained=trained, size=size) if scaled else None
+            try: scores = evaluate(model, data, task, progress=progress)
+            finally:
+                if scaled: set_position_scale(model, before)
+            rows.append(dict(view='wider' if wider else 'finer', size=list(size), scaled=scaled,
+                             trained=same, **{k: scores[k] for k in ('mIoU','pixel_acc')}))
     return rows
 
 # %% ../../nbs/experiments/05_resolution.ipynb #6f3e981f
@@ -102,21 +96,21 @@ def average_sizes(
     results:list[dict],     # From `run_study` or `read_study`
     score:str='mIoU',       # 'mIoU' or 'pixel_acc'
 )->dict[tuple,list[float]]: # (case,view,size,scaled) -> percent, one value per seed
-    "Scores by case, way and size"
+    "Scores by case, view and size, with positions as they are and scaled"
     out = {}
-    for r in results:
-        for o in r['resolution']:
-            key = r['case'],o['view'],tuple(o['size']),o['scaled']
-            out.setdefault(key, []).append(100*o[score])
+    for result in results:
+        for row in result['resolution']:
+            key = result['case'],row['view'],tuple(row['size']),row['scaled']
+            out.setdefault(key, []).append(100*row[score])
     return out
 
-# %% ../../nbs/experiments/05_resolution.ipynb #d56290a7
+# %% ../../nbs/experiments/05_resolution.ipynb #0e6fbdb3
 def show_resolution(
     results:list[dict],     # From `run_study` or `read_study`
     score:str='mIoU',       # 'mIoU' or 'pixel_acc'
     axs=None,               # Two axes to draw on
 ):
-    "Mean score by the height of test images, for both ways to be larger, with the range of seeds"
+    "Draw the mean score against the height of test images, one panel per view"
     import matplotlib.pyplot as plt
     if axs is None: _,axs = plt.subplots(1, 2, figsize=(7,2.6), layout='constrained', sharey=True)
     at = next(o['size'][0] for o in results[0]['resolution'] if o['trained'])
@@ -125,15 +119,11 @@ def show_resolution(
     titles = dict(finer='the same view in more pixels', wider='more view in the same pixels')
     for ax,(view,title) in zip(axs, titles.items()):
         for k,case in enumerate(cases):
-            for scaled,style in ((False,'o-'),(True,'s:')):
-                some = [(s[0],v) for (c,w,s,z),v in found.items() if (c,w)==(case,view)
-                        and (z==scaled or s[0]==at)]
-                x = [h for h,_ in some]
-                mean = [sum(v)/len(v) for _,v in some]
+            for scaled in (False,True):
+                curve = {size[0]: v for (name,side,size,moved),v in found.items()
+                         if (name,side)==(case,view) and (moved==scaled or size[0]==at)}
                 label = case if not scaled else 'positions scaled' if k==len(cases)-1 else None
-                ax.plot(x, mean, style, c=f'C{k}', ms=3, lw=1.2, label=label)
-                ax.fill_between(x, [min(v) for _,v in some], [max(v) for _,v in some],
-                                color=f'C{k}', alpha=.12, lw=0)
+                _show_curve(ax, curve, f'C{k}', 's:' if scaled else 'o-', label)
         ax.axvline(at, c='.6', lw=.8)
         ax.set(xlabel='height of test images in pixels', title=title)
         ax.title.set_fontsize(9)
@@ -142,22 +132,28 @@ def show_resolution(
     axs[0].figure.legend(*named, loc='outside lower center', ncols=4, fontsize=7, frameon=False)
     return axs
 
-# %% ../../nbs/experiments/05_resolution.ipynb #0e6fbdb3
+def _show_curve(ax, curve, color, style, label):
+    "Mean over the seeds against the height, and their range as a band; `curve`: height -> values"
+    x = list(curve)
+    ax.plot(x, [sum(v)/len(v) for v in curve.values()], style, c=color, ms=3, lw=1.2, label=label)
+    ax.fill_between(x, [min(v) for v in curve.values()], [max(v) for v in curve.values()],
+                    color=color, alpha=.12, lw=0)
+
+# %% ../../nbs/experiments/05_resolution.ipynb #ab1b0279
 def resolution_table(
     results:list[dict],   # From `run_study` or `read_study`
-)->str:
+)->str: # One block per view, one line per case
     "mIoU in percent by size, mean over seeds; positions as they are / scaled"
     out = []
     found = average_sizes(results)
     cases = list(dict.fromkeys(k[0] for k in found))
     sizes = list(dict.fromkeys(k[2] for k in found))
-    def mean(v): return f'{sum(v)/len(v):.1f}'
-    for view in ('finer','wider'):
-        out.append(f'{view + " view" if view=="wider" else "finer pixels":<14}' +
-                   ''.join(f'{"x".join(map(str, s)):>13}' for s in sizes))
-        for c in cases:
-            def cell(s):
-                return ' / '.join(mean(found[c,view,s,z]) for z in (False,True)
-                                  if (c,view,s,z) in found)
-            out.append(f'{c:<14}' + ''.join(f'{cell(s):>13}' for s in sizes))
+    def cell(case, view, size):
+        values = [found.get((case,view,size,scaled)) for scaled in (False,True)]
+        return ' / '.join(f'{sum(v)/len(v):.1f}' for v in values if v)
+    for view,title in dict(finer='finer pixels', wider='wider view').items():
+        out.append(f'{title:<14}' + ''.join(f'{"x".join(map(str, size)):>13}' for size in sizes))
+        for case in cases:
+            cells = [cell(case, view, size) for size in sizes]
+            out.append(f'{case:<14}' + ''.join(f'{text:>13}' for text in cells))
     return '\n'.join(out)

@@ -272,7 +272,7 @@ def read_study(
     study = get_study(study) if isinstance(study, str) else study
     out = Path(out)
     if out.is_file(): return json.loads(out.read_text(encoding='utf-8'))
-    paths = [out/f'{c} {s}.json'.replace(' ', '-') for c,s in study.jobs()]
+    paths = [out/f'{case} {seed}.json'.replace(' ', '-') for case,seed in study.jobs()]
     return [json.loads(p.read_text(encoding='utf-8')) for p in paths if p.exists()]
 
 def collect_study(
@@ -298,13 +298,13 @@ def summarize(
                           if k in next(iter(results[0]['scores'].values())))
     unit = 100 if score=='mIoU' else 1
     values = {}
-    for r in results:
-        for read,s in r['scores'].items():
-            values.setdefault((r['case'],read), {})[r['seed']] = unit*s[score]
+    for result in results:
+        for read,scores in result['scores'].items():
+            values.setdefault((result['case'],read), {})[result['seed']] = unit*scores[score]
     first = next(iter(values.values()))
     rows = []
     for (case,read),v in values.items():
-        diff = [x-first[s] for s,x in v.items() if s in first]
+        diff = [x-first[seed] for seed,x in v.items() if seed in first]
         cpu = [r['train_cpu_s'] for r in results if r['case']==case and r['train_cpu_s']]
         rows.append(dict(case=case, read=read, score=score, seeds=len(v), values=list(v.values()),
             mean=statistics.mean(v.values()), std=statistics.stdev(v.values()) if len(v)>1
@@ -323,12 +323,14 @@ def report(
     digits = dict(mIoU=1, EPE=2).get(rows[0]['score'], 4)
     wide = max(len(f'{r["case"]}, {r["read"]}') for r in rows)
     head = f'{rows[0]["score"]:<{wide}}{"mean":>9}{"std":>8}{"to first":>10}{"cpu s":>8}'
-    def num(x, w, d, sign=''): return ' '*(w-1)+'-' if x is None else f'{x:{sign}{w}.{d}f}'
-    def line(r):
-        name = f'{r["case"]}, {r["read"]}'
-        values = ' '.join(f'{v:.{digits}f}' for v in r['values'])
-        return (f'{name:<{wide}}{num(r["mean"], 9, digits)}{num(r["std"], 8, digits)}'
-                f'{num(r["difference"], 10, digits, "+")}{num(r["train_cpu_s"], 8, 0)}   {values}')
+    def num(x, width, places, sign=''):
+        return ' '*(width-1)+'-' if x is None else f'{x:{sign}{width}.{places}f}'
+    def line(row):
+        name = f'{row["case"]}, {row["read"]}'
+        values = ' '.join(f'{v:.{digits}f}' for v in row['values'])
+        return (f'{name:<{wide}}{num(row["mean"], 9, digits)}{num(row["std"], 8, digits)}'
+                f'{num(row["difference"], 10, digits, "+")}{num(row["train_cpu_s"], 8, 0)}   '
+                f'{values}')
     return '\n'.join([f'{head}   each seed', *map(line, rows)])
 
 # %% ../../nbs/experiments/04_studies.ipynb #c1f8a282
@@ -337,9 +339,9 @@ def verdict(
 )->dict: # 'as_good' and 'no_worse', by loss; and what they rest on
     "How the matched temperature does against the swept one, and against none"
     row = next(r for r in numbers['rows'] if r['way']=='matched')
-    d = numbers['to_swept']['matched']
-    return dict(to_swept=d['loss'], to_swept_error=d['loss_error'],
-                as_good=d['loss']<=d['loss_error'],
+    swept = numbers['to_swept']['matched']
+    return dict(to_swept=swept['loss'], to_swept_error=swept['loss_error'],
+                as_good=swept['loss']<=swept['loss_error'],
                 to_none=row['loss_difference'], to_none_error=row['loss_error'],
                 no_worse=row['loss_difference']<=0)
 
@@ -347,25 +349,28 @@ def verdict(
 def temperature_report(
     results:list[dict],   # From `run_study`, of a study of temperature
 )->str:
-    "One table per run, and what it says of matching"
+    "One table per run, and the verdict on the matched temperature"
     out = []
-    for r in results:
-        n = r['temperature']
-        v = verdict(n)
-        (a,b) = n['tokens']
-        out.append(f'{r["case"]}, seed {r["seed"]}: {a} tokens in training, {b} in full, '
-                   f'{n["held"]} held-out images')
-        out.append(f'  {"":<10}{"tau":>7}{"loss":>20}{n["score"]:>9}{"change":>20}{"seconds":>9}  '
-                   f'labels')
-        for w in n['rows']:
-            change,gain = (difference_text(w, k) for k in ('loss','score'))
-            out.append(f'  {w["way"]:<10}{w["tau"]:>7.3f}{change:>20}{w["score"]:>9.4f}{gain:>20}'
-                       f'{w["seconds"]:>9.1f}  {"yes" if w["labels"] else "no"}')
-        def say(what,ok,k):
-            return f'{what}: {"yes" if ok else "no"} ({v[k]:+.4f} +- {v[f"{k}_error"]:.4f})'
-        out.append('  matched ' + '; '.join([say('as good as swept', v['as_good'], 'to_swept'),
-                                             say('no worse than none', v['no_worse'], 'to_none')]))
+    for result in results:
+        numbers = result['temperature']
+        seen,full = numbers['tokens']
+        out.append(f'{result["case"]}, seed {result["seed"]}: {seen} tokens in training, {full} in '
+                   f'full, {numbers["held"]} held-out images')
+        out.append(f'  {"":<10}{"tau":>7}{"loss":>20}{numbers["score"]:>9}{"change":>20}'
+                   f'{"seconds":>9}  labels')
+        for row in numbers['rows']:
+            loss,gain = (difference_text(row, k) for k in ('loss','score'))
+            out.append(f'  {row["way"]:<10}{row["tau"]:>7.3f}{loss:>20}{row["score"]:>9.4f}'
+                       f'{gain:>20}{row["seconds"]:>9.1f}  {"yes" if row["labels"] else "no"}')
+        out.append('  matched ' + _verdict_text(verdict(numbers)))
     return '\n'.join(out)
+
+def _verdict_text(found):
+    "Both answers of `verdict`, with the differences they rest on"
+    def say(what, ok, k):
+        return f'{what}: {"yes" if ok else "no"} ({found[k]:+.4f} +- {found[f"{k}_error"]:.4f})'
+    return '; '.join([say('as good as swept', found['as_good'], 'to_swept'),
+                      say('no worse than none', found['no_worse'], 'to_none')])
 
 # %% ../../nbs/experiments/04_studies.ipynb #ce3628df
 PHOTO_STUDIES = { # study -> what it is scored on, and (score, factor, digits) of each number shown

@@ -223,7 +223,8 @@ class CompletionModel(WindowModel):
         return [unpatchify(self.head(x), grid, self.patch_size)]
 
 # %% ../../nbs/models/06_dense.ipynb #1da29d9b
-_sizes = {**vit_sizes, 'micro': dict(dim=192, depth=6, num_heads=6, patch_size=8)}
+_sizes = {**vit_sizes, 'micro': dict(dim=192, depth=6, num_heads=6, patch_size=8),
+          'nano': dict(dim=128, depth=6, num_heads=4, mlp_ratio=2., patch_size=8)}
 _heads = dict(linear=LinearHead, upsample=UpsampleHead, convnext=ConvNeXtHead, dpt=DPTHead)
 _micro = dict(linear={}, upsample=dict(cell_dim=32, hidden=48, stride=2),
               convnext=dict(hidden=96, depth=2), dpt=dict(layer_dims=(32,48,64,96), feature_dim=32),
@@ -253,7 +254,7 @@ def _dense(size, outputs, head, head_args=None, empty=(), **over):
 
 def _head_args(head, size, encoder):
     "Arguments of a head that depend on the encoder"
-    if size=='micro': return _micro[head if head in _micro else 'dpt']
+    if size in ('micro','nano'): return _micro[head if head in _micro else 'dpt']
     return dict(stride=2) if head in ('convnext','upsample') and encoder.patch_size%4==2 else {}
 
 def _seg(size, num_classes=19, head='convnext', **over):
@@ -267,7 +268,8 @@ decoder_sizes = dict(
     small=dict(dim=384, depth=8, num_heads=6),
     base=dict(dim=768, depth=12, num_heads=12),
     large=dict(dim=768, depth=12, num_heads=12),
-    micro=dict(dim=128, depth=3, num_heads=4))
+    micro=dict(dim=128, depth=3, num_heads=4),
+    nano=dict(dim=128, depth=3, num_heads=4))
 
 def _binocular(size, relative=False, tied=False, quiet=False, decoder=None, empty=(), **over):
     "Encoder and decoder of a size; the micro encoder is as small as its decoder"
