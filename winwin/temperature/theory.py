@@ -135,7 +135,7 @@ def _draw_discrepancy(windows, at, maps, tau):
     fig,axs = plt.subplots(2, 2, figsize=(6.4,5.4*H/W+.5), layout='constrained')
     show_windows(windows, ax=axs[0,0]).set_title('two windows' if len(windows)==2 else 'windows',
                                                  fontsize=8)
-    titles = 'in the windows','in full',f'in full, temperature {tau:.3f}'
+    titles = 'in the windows','in full',f'in full, tau {tau:.3f}'
     for ax,m,title in zip((axs[1,0],axs[0,1],axs[1,1]), maps, titles):
         im = ax.imshow(m.view(H,W).cpu().numpy(), extent=(0,W,H,0), vmin=0,
                        vmax=.5*maps[0][at].item(), cmap='viridis')
