@@ -236,7 +236,7 @@ def test_ways_to_find_a_temperature(warm, seg):
 
 def test_apply_and_save(warm, seg, tmp_path):
     warm.tau.value = 1.25
-    assert set(get_temperature(seg).values())=={1.} and 'apply' in warm.note.value
+    assert set(get_temperature(seg).values())=={1.} and 'Not applied' in warm.note.value
     warm.request(warm.store)
     assert 'no folder' in warm.status.value
     warm.folder.value = str(tmp_path/'m')
@@ -249,7 +249,7 @@ def test_state_and_files_of_temperatures(warm, seg, tmp_path):
     state = json.loads(json.dumps(warm.state()))
     other = TemperatureExplorer(seg, IMG, '2x3').set_state(state)
     assert other.state()==state and other.tau.value==1.3
-    assert other.buttons[2].disabled # no answers, no sweep
+    assert other.buttons[2].disabled # no targets, no sweep
     other.request(other.sweep)
     assert 'no targets' in other.status.value
     assert warm.save(tmp_path/'t.png').stat().st_size>1000

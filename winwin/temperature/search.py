@@ -24,11 +24,11 @@ def sweep_temperature(
     score:Callable[[nn.Module],float|Tensor], # Such as a loss: a number, or one per image (n,)
     taus:Sequence[float]|None=None, # What to try, ascending; none = 1 to 2 in steps of 0.02
     kind:str='all',                 # Which layers get the temperature; the others keep theirs
-    coarse:bool=False,              # Skip what a curve with one valley does not need
+    coarse:bool=False,              # Assume one valley and skip most temperatures
     higher:bool=False,              # More is better: a metric instead of a loss
-    path:str|Path|None=None,        # JSON file of what was measured, to resume from
+    path:str|Path|None=None,        # JSON file of scores, to resume from
     progress:bool=True,             # Show a bar
-)->'Sweep': # The curve and its minimum, which the model is set to
+)->'Sweep': # The curve; the model is set to its minimum
     "Score a model at many temperatures, and set the best"
     taus = [round(1+i/50, 2) for i in range(51)] if taus is None else [float(t) for t in taus]
     if len(taus)<3 or sorted(set(taus))!=taus:
@@ -74,7 +74,7 @@ def _all(at, n):
     return list(range(n))
 
 def _valley(at, n):
-    "Indices measured, ascending: about every eighth, then neighbours of the lowest, ever closer"
+    "Indices measured, ascending: about every eighth, then neighbours of the lowest, ever nearer"
     step = max(1, 2**round(math.log2(max(1, n/6.4))))
     seen = {i: at(i) for i in [*range(0, n, step),n-1]}
     while step>1:
@@ -101,7 +101,7 @@ def values(self:Sweep)->list[float]:
 
 @patch_property
 def best(self:Sweep)->float:
-    "The best of the temperatures that were tried"
+    "The best of the temperatures tried"
     v = self.values
     return self.taus[v.index(max(v) if self.higher else min(v))]
 
@@ -112,10 +112,11 @@ def tau(self:Sweep)->float:
 
 @patch_property
 def noise(self:Sweep)->float:
-    "Standard error, over images, of the gain from temperature 1, or else the first, to the best"
+    "Standard error over images of the gain of `best` over temperature 1, or else the first"
     first = self.taus.index(1.) if 1. in self.taus else 0
-    d = torch.tensor(self.scores[self.taus.index(self.best)])-torch.tensor(self.scores[first])
-    return (d.std()/len(d)**.5).item() if len(d)>1 else math.nan
+    best = self.taus.index(self.best)
+    gain = torch.tensor(self.scores[best])-torch.tensor(self.scores[first])
+    return (gain.std()/len(gain)**.5).item() if len(gain)>1 else math.nan
 
 # %% ../../nbs/temperature/02_search.ipynb #b0b8a6e3
 @patch
@@ -135,15 +136,16 @@ def show(self:Sweep,
 
 # %% ../../nbs/temperature/02_search.ipynb #6dbb0261
 def _vertex(taus, values, best, near=5):
-    "Minimum of the parabola through `near` points on either side of `best`, if it lies among them"
+    "Vertex of the parabola through `near` points on either side of `best`, if it lies among them"
     i = taus.index(best)
     pick = range(max(0, i-near), min(len(taus), i+near+1))
     pick = [j for j in pick if abs(taus[j]-best)<=.2+1e-9] # the coarse mode's points lie far apart
     if len(pick)<3 or i in (0,len(taus)-1): return best
     x,y = (torch.tensor([v[j] for j in pick], dtype=torch.float64) for v in (taus,values))
     x = x-best
-    c,b,a = torch.linalg.lstsq(torch.stack([x**0,x,x**2], 1), y[:,None]).solution[:,0].tolist()
-    at = best-b/(2*a) if a>0 else best
+    fit = torch.linalg.lstsq(torch.stack([x**0,x,x**2], 1), y[:,None]).solution[:,0]
+    _,slope,curvature = fit.tolist()
+    at = best-slope/(2*curvature) if curvature>0 else best
     return at if taus[pick[0]]<=at<=taus[pick[-1]] else best
 
 # %% ../../nbs/temperature/02_search.ipynb #10fea643
@@ -153,10 +155,10 @@ def learn_temperature(
     steps:int=100,      # Steps
     per:str='head',     # One temperature per 'model', 'layer' or 'head'
     kind:str='all',     # Which layers
-    lr:float=.02,       # Step size of Adam in the logarithm, falling to 0 like a cosine
+    lr:float=.02,       # Adam's learning rate for the logarithms, with cosine decay to 0
     check:int=4,        # Steps whose losses are compared before and after
     progress:bool=True, # Show a bar
-)->'Learned': # What changed; the model is set to it
+)->'Learned': # Temperatures and losses; the model is set to them
     "Learn temperatures by gradient descent, all weights frozen"
     layers = attention_layers(model, kind)
     logs = _parameters(layers, per)
@@ -177,7 +179,7 @@ def learn_temperature(
 # %% ../../nbs/temperature/02_search.ipynb #43a12f89
 @contextmanager
 def _frozen(model):
-    "Within: no parameter of the model has gradients"
+    "Within: no parameter of the model requires a gradient"
     learned = [p for p in model.parameters() if p.requires_grad]
     model.requires_grad_(False)
     try: yield
@@ -218,10 +220,10 @@ def _parameters(layers, per):
     if per=='head': now = {n: t.expand(layers[n].num_heads).clone() for n,t in now.items()}
     return {n: (t if per=='head' else t.mean()).log().requires_grad_() for n,t in now.items()}
 
-# %% ../../nbs/temperature/02_search.ipynb #4498d79b
+# %% ../../nbs/temperature/02_search.ipynb #70abf1f7
 @dataclass
 class Learned:
-    "Learned temperatures, and the losses on the way"
+    "Learned temperatures, and the loss of every step"
     tau:dict[str,float|Tensor]     # Temperature by layer
     before:dict[str,float|Tensor]  # As it was
     losses:list[float]             # Loss of every step
@@ -230,7 +232,7 @@ class Learned:
 
     @property
     def moved(self)->dict[str,Tensor]:
-        "By how much each temperature changed, by layer, per head"
+        "Change of each temperature, by layer, per head"
         def as_tensor(t): return torch.as_tensor(t, dtype=torch.float32).reshape(-1)
         return {n: as_tensor(t)-as_tensor(self.before[n]) for n,t in self.tau.items()}
 

@@ -123,7 +123,8 @@ def _heads(self:AttentionExplorer):
 @patch
 def _make_window_controls(self:AttentionExplorer, windows):
     self.scheme = ipywidgets.Text(windows if isinstance(windows, str) else '',
-        placeholder='2x11, 28+15 ...', description='windows', continuous_update=False, **_sized(210))
+        placeholder='2x11, 28+15 ...', description='windows', continuous_update=False,
+        **_sized(210))
     self.again = ipywidgets.Button(description='draw again', tooltip='Draw other windows',
                                    layout=ipywidgets.Layout(width='100px'))
     self.drag = ipywidgets.ToggleButton(False, description='move windows',
