@@ -150,7 +150,7 @@ def test_counts_add_up():
     (FlyingThings3D,dict(camera='both')), (Sintel,dict(split='train')), (Sintel,dict(render='albedo')), (Spring,dict(split='val')),
     (KITTI,dict(split='train')), (KITTI,dict(year=2014)), (KITTI,dict(year=2012, split='subval'))])
 def test_unknown_choices(tmp_path, cls, kw):
-    with pytest.raises(ValueError, match=f"{list(kw.values())[-1]!r} is unknown; take one of"): cls(tmp_path, **kw)
+    with pytest.raises(ValueError, match=f"{list(kw.values())[-1]!r} is unknown; use one of"): cls(tmp_path, **kw)
 
 # Directions and layouts
 

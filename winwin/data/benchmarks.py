@@ -22,28 +22,28 @@ from .folders import paired_item, report_missing
 
 # %% ../../nbs/data/04_benchmarks.ipynb #e8ad48a5
 def check_choice(
-    what:str,            # What to call it
-    value,               # What was given
-    allowed:Iterable,    # What may be given
+    what:str,            # Name of the option
+    value,               # Value that was given
+    allowed:Iterable,    # Allowed values
 ):
     "Raise if `value` is not one of `allowed`"
     if value in allowed: return
-    raise ValueError(f'{what} {value!r} is unknown; take one of {", ".join(map(str, allowed))}')
+    raise ValueError(f'{what} {value!r} is unknown; use one of {", ".join(map(str, allowed))}')
 
 def list_folders(
     at:Path,             # Folder
     pattern:str='*',     # Shell-style pattern of names
 )->list[Path]:
-    "Folders in a folder that must be there, in order"
+    "Sorted subfolders of a folder, which must exist"
     if not at.is_dir(): raise FileNotFoundError(f'there is no folder {at}; {describe_folder(at)}')
     return sorted(o for o in at.glob(pattern) if o.is_dir())
 
 def archive_root(
-    root:str|Path,   # What the user gave
-    name:str,        # Folder that the archive makes
-    has:str,         # Folder that must be in it
+    root:str|Path,   # Folder that the user gave
+    name:str,        # Folder that the archive unpacks to
+    has:str,         # Subfolder that identifies the dataset
 )->Path:
-    "`root`, or the folder `name` in it that the archive makes"
+    "`root`, or its subfolder `name` if the dataset is there"
     root = Path(root)
     return root/name if not (root/has).is_dir() and (root/name/has).is_dir() else root
 
@@ -58,7 +58,7 @@ def _check_count(data, want, split, strict):
                    'complete the download, or pass strict=False to use what is there')
 
 def _select(data, keep):
-    "Leave only some items of a folder dataset"
+    "Keep only the items `keep` of a folder dataset"
     for k in ('names','images','targets'): setattr(data, k, [getattr(data, k)[i] for i in keep])
 
 # %% ../../nbs/data/04_benchmarks.ipynb #b7a8a760
@@ -106,7 +106,7 @@ CAMVID = {
 
 # %% ../../nbs/data/04_benchmarks.ipynb #3f390a64
 class CamVid(SegFolder):
-    "CamVid with its 11 usual classes; an incomplete download is an error"
+    "CamVid with the usual 11 classes; an incomplete download is an error"
     counts = {'train': 367, 'val': 101, 'test': 233}
 
     def __init__(self,
@@ -146,7 +146,7 @@ def _camvid_layout(root, split):
 def _camvid_split(name):
     "SegNet's split, by drive and frame"
     drive = name.split('_')[0]
-    frame = int(''.join(c for c in name.split('_')[-1] if c.isdigit()))
+    frame = int(''.join(digit for digit in name.split('_')[-1] if digit.isdigit()))
     if drive=='Seq05VD' or drive=='0001TP' and frame>8520: return 'test'
     if drive=='0016E5' and 7959<=frame<=8159 and frame%2: return 'val'
     return 'train'
@@ -157,14 +157,16 @@ def _hex(codes):
 
 # %% ../../nbs/data/04_benchmarks.ipynb #a54bc4da
 def read_colours(
-    path:str|Path,                     # PNG with a colour per class
+    path:str|Path,                     # PNG with one or more colours per class
     classes:Sequence[Sequence[str]],   # Hexadecimal colours of every class
     ignore:int=255,                    # Label of black, which is no class
 )->Tensor: # (h,w) uint8
-    "Read class ids from a file that has a colour for every class"
+    "Read class ids from a file that stores classes as colours"
     x = (read_image(path)*255).round().to(torch.int32)
     code = (x[0]*256 + x[1])*256 + x[2]
-    known = {int(c, 16): i for i,colours in enumerate(classes) for c in colours} | {0: ignore}
+    known = {0: ignore}
+    for i,colours in enumerate(classes):
+        for colour in colours: known[int(colour, 16)] = i
     keys = torch.tensor(sorted(known), dtype=torch.int32)
     at = torch.searchsorted(keys, code).clamp(max=len(keys)-1)
     if bad := code[keys[at]!=code].unique().tolist():
@@ -175,37 +177,37 @@ def read_colours(
 # %% ../../nbs/data/04_benchmarks.ipynb #93a47088
 _MAT5 = {1: 'i1', 2: 'u1', 3: 'i2', 4: 'u2', 5: 'i4', 6: 'u4', 7: 'f4', 9: 'f8', 12: 'i8', 13: 'u8'}
 
-def _elements(b):
+def _elements(raw):
     "(type, bytes) of the elements of a MATLAB 5 file, aligned to 8 bytes unless compressed"
     at = 0
-    while at+8<=len(b):
-        kind,n = struct.unpack_from('<II', b, at)
+    while at+8<=len(raw):
+        kind,n = struct.unpack_from('<II', raw, at)
         small = kind>>16
         if small: # up to 4 bytes share the tag's 8
-            yield kind&0xffff,b[at+4:at+4+small]
+            yield kind&0xffff,raw[at+4:at+4+small]
             at += 8
         else:
-            yield kind,b[at+8:at+8+n]
+            yield kind,raw[at+8:at+8+n]
             at += 8+n if kind==15 else 8-(-n//8)*8 # 15 is compressed
 
 # %% ../../nbs/data/04_benchmarks.ipynb #b02b75cd
 def _read_mat5(path):
     "{name: values} of the numeric arrays of a MATLAB 5 file"
-    b = path.read_bytes()
-    if b[126:128]!=b'IM':
+    raw = path.read_bytes()
+    if raw[126:128]!=b'IM':
         raise ValueError(f'{path} is no little-endian MATLAB 5 file; '
                          f'give a .txt or .npy of indices')
     out = {}
-    for kind,data in _elements(b[128:]):
+    for kind,data in _elements(raw[128:]):
         if kind==15: kind,data = next(_elements(zlib.decompress(data)))
         parts = list(_elements(data)) if kind==14 else [] # flags, dimensions, name, values
         if len(parts)>3 and parts[3][0] in _MAT5:
             out[parts[2][1].decode()] = np.frombuffer(parts[3][1], '<'+_MAT5[parts[3][0]])
     return out
 
-# %% ../../nbs/data/04_benchmarks.ipynb #20c61be7
+# %% ../../nbs/data/04_benchmarks.ipynb #01305d1a
 def _read_split(splits, split, length):
-    "Indices from 0 of the images of a split, given counted from 1"
+    "Zero-based indices of the images of a split, which is given one-based"
     if isinstance(splits, (str,Path)):
         p = Path(splits)
         if not p.is_file(): raise FileNotFoundError(f'there is no file {p}; {describe_folder(p)}')
@@ -213,7 +215,7 @@ def _read_split(splits, split, length):
     i = np.asarray(splits).ravel()
     whole = i.size and (i==i.astype(int)).all() and len(np.unique(i))==i.size
     if not whole or i.min()<1 or i.max()>length:
-        raise ValueError(f'the {split} split is no list of different numbers from 1 to {length}, '
+        raise ValueError(f'the {split} split is no list of distinct numbers from 1 to {length}, '
                          f'as MATLAB counts')
     return i.astype(int)-1
 
@@ -226,23 +228,23 @@ def _read_indices(path, key):
         raise ValueError(f'{path} has no {key}; it has {", ".join(found) or "no numbers"}')
     return found[key]
 
-# %% ../../nbs/data/04_benchmarks.ipynb #01305d1a
+# %% ../../nbs/data/04_benchmarks.ipynb #60a1a8c2
 _EIGEN = (slice(45,471), slice(41,601))
 
 def _keep_depth(depth, rows, cols):
-    "`depth` (H,W), infinite outside of `rows` and `cols`"
+    "`depth` (H,W), infinite outside `rows` and `cols`"
     inside = torch.zeros_like(depth, dtype=torch.bool)
     inside[rows,cols] = True
     return torch.where(inside, depth, torch.inf)
 
-# %% ../../nbs/data/04_benchmarks.ipynb #60a1a8c2
+# %% ../../nbs/data/04_benchmarks.ipynb #248d4922
 class NYUv2(FileDataset):
     "NYUv2's labelled images with metric depth, read from its `.mat` one at a time"
     def __init__(self,
         path:str|Path,                # `nyu_depth_v2_labeled.mat`
         split:str='train',            # 'train', 'test' or 'all'
         splits:str|Path|Sequence[int]|None=None, # `splits.mat`, .txt, .npy, or numbers from 1
-        raw:bool=False,               # Depth as measured, with holes, instead of the filled one
+        raw:bool=False,               # Depth as measured, with holes, instead of filled in
         eigen:bool=False,             # Depth only in the crop of Eigen et al.
         transform:Callable|None=None, # Called with every item, such as `Augment()`
     ):
@@ -251,7 +253,7 @@ class NYUv2(FileDataset):
         self.eigen = eigen
         self.transform = transform
         self.key = 'rawDepths' if raw else 'depths'
-        with _open_h5(self.root) as f: n,(H,W) = _nyu_size(f, self.key, path)
+        with _open_h5(self.root) as file: n,(H,W) = _nyu_size(file, self.key, path)
         if eigen and (H,W)!=(480,640):
             raise ValueError(f'eigen is for images of 480x640, not {H}x{W}')
         if split=='all': self.index = np.arange(n)
@@ -261,7 +263,7 @@ class NYUv2(FileDataset):
     def __getstate__(self):
         return {k: v for k,v in self.__dict__.items() if k not in ('_h5','_pid')}
 
-# %% ../../nbs/data/04_benchmarks.ipynb #248d4922
+# %% ../../nbs/data/04_benchmarks.ipynb #ed180f0b
 @patch
 def _splits(self:NYUv2, split, splits):
     "`splits`, or `splits.mat` beside the dataset"
@@ -269,22 +271,22 @@ def _splits(self:NYUv2, split, splits):
     beside = self.root.with_name('splits.mat')
     if beside.is_file(): return beside
     raise FileNotFoundError(f"{split!r} is listed in splits.mat, which is not beside {self.root}; "
-                            f"give splits, or take split='all'")
+                            f"give splits, or use split='all'")
 
 # %% ../../nbs/data/04_benchmarks.ipynb #6850ce36
 @patch
 def load(self:NYUv2, i:int)->dict:
-    f = self._file()
+    file = self._file()
     i = int(self.index[i])
-    img = torch.from_numpy(f['images'][i]).mT.contiguous()           # (3,W,H) -> (3,H,W)
-    depth = torch.from_numpy(f[self.key][i]).mT.float().contiguous() # (W,H) -> (H,W)
+    img = torch.from_numpy(file['images'][i]).mT.contiguous()           # (3,W,H) -> (3,H,W)
+    depth = torch.from_numpy(file[self.key][i]).mT.float().contiguous() # (W,H) -> (H,W)
     depth = torch.where(depth.isfinite() & (depth>0), depth, torch.inf)
     if self.eigen: depth = _keep_depth(depth, *_EIGEN)
     return dict(image=img.float()/255, depth=depth, name=f'{i+1:04d}')
 
 @patch
 def _file(self:NYUv2):
-    "The open file of this process"
+    "The file, opened once per process"
     if getattr(self, '_pid', None)!=os.getpid():
         self._h5 = _open_h5(self.root)
         self._pid = os.getpid()
@@ -292,21 +294,23 @@ def _file(self:NYUv2):
 
 # %% ../../nbs/data/04_benchmarks.ipynb #e8da21a6
 def _open_h5(path):
+    "The HDF5 file at `path`, opened for reading"
     try: import h5py
-    except ImportError as e: raise ImportError('NYUv2 is an HDF5 file; pip install h5py') from e
+    except ImportError as error:
+        raise ImportError('NYUv2 is an HDF5 file; pip install h5py') from error
     if not path.is_file():
         raise FileNotFoundError(f'there is no file {path}; {describe_folder(path)}')
     try: return h5py.File(path, 'r')
-    except OSError as e:
+    except OSError as error:
         raise ValueError(f'{path} ({path.stat().st_size} bytes) is no HDF5 file or damaged; '
-                         f'nyu_depth_v2_labeled.mat is MATLAB 7.3, which is HDF5') from e
+                         f'nyu_depth_v2_labeled.mat is MATLAB 7.3, which is HDF5') from error
 
-def _nyu_size(f, key, path):
+def _nyu_size(file, key, path):
     "Number and size (H,W) of the images"
-    if lost := [k for k in ('images',key) if k not in f]:
-        raise ValueError(f'{path} has no {lost[0]}; it has {", ".join(f) or "nothing"}')
-    images = f['images'].shape
-    depths = f[key].shape
+    if lost := [k for k in ('images',key) if k not in file]:
+        raise ValueError(f'{path} has no {lost[0]}; it has {", ".join(file) or "nothing"}')
+    images = file['images'].shape
+    depths = file[key].shape
     if len(images)!=4 or images[1]!=3 or depths!=(images[0],*images[2:]):
         raise ValueError(f'{path} has images {images} and {key} {depths}; '
                          f'expected are (N,3,W,H) and (N,W,H)')
@@ -319,10 +323,10 @@ class NYUv2Folder(DepthFolder):
     def __init__(self,
         root:str|Path,                # Folder with `images` and `depth`
         split:str='train',            # 'train', 'val' (the files held out) or 'all'
-        held_out:int=95,              # Files at the end that are kept for validation
+        held_out:int=95,              # Files at the end of the list, kept for validation
         scale:float=1/25.5,           # Metres per unit: 8 bits up to 10 m; 1/1000 for millimetres
         eigen:bool=False,             # Depth only in the crop of Eigen et al.
-        border:int=8,                 # White pixels at the border of the images, without depth
+        border:int=8,                 # Width of the images' white border, which has no depth
         transform:Callable|None=None, # Called with every item, such as `Augment()`
     ):
         check_choice('split', split, ('train','val','all'))
@@ -343,13 +347,13 @@ def load(self:NYUv2Folder, i:int)->dict:
     H,W = item['depth'].shape
     if self.eigen and (H,W)!=(480,640):
         raise ValueError(f'{self.targets[i]} is {H}x{W}; eigen is for 480x640')
-    b = self.border
-    inside = _EIGEN if self.eigen else (slice(b, H-b),slice(b, W-b))
+    edge = self.border
+    inside = _EIGEN if self.eigen else (slice(edge, H-edge),slice(edge, W-edge))
     return item | dict(depth=_keep_depth(item['depth'], *inside))
 
 # %% ../../nbs/data/04_benchmarks.ipynb #2229fd9f
 class FlyingChairs(FlowPairs):
-    "FlyingChairs: 512x384 pairs of chairs over photographs; the split is a file beside `data`"
+    "FlyingChairs: 512x384 pairs of chairs over photographs; the split is a file next to `data`"
     counts = {'train': 22232, 'val': 640}
 
     def __init__(self,
@@ -369,7 +373,7 @@ class FlyingChairs(FlowPairs):
                                     f'get one of them')
         marks = lists[0].read_text().split()
         if bad := set(marks)-{'1','2'}:
-            raise ValueError(f'{lists[0]} has {min(bad)!r}; a pair is 1, train, or 2, val')
+            raise ValueError(f'{lists[0]} has {min(bad)!r}; use 1 for train and 2 for val')
         mark = dict(train='1', val='2')[split]
         names = [f'{i:05d}' for i,m in enumerate(marks, 1) if m==mark]
         ends = 'img1.ppm','img2.ppm','flow.flo'
@@ -378,7 +382,7 @@ class FlyingChairs(FlowPairs):
 
 # %% ../../nbs/data/04_benchmarks.ipynb #4f901f9f
 class FlyingThings3D(FlowPairs):
-    "FlyingThings3D: 960x540 frames of flying things, with flow forward and backward in time"
+    "FlyingThings3D: 960x540 frames of flying objects, with flow forward and backward in time"
     counts = {'train': 40302, 'test': 7866} # of one pass and one camera, both directions
 
     def __init__(self,
@@ -397,14 +401,15 @@ class FlyingThings3D(FlowPairs):
         pairs = []
         frames = self.root/f'frames_{render}pass'/split.upper()
         flows = self.root/'optical_flow'/split.upper()
-        for scene in (s for letter in list_folders(frames) for s in list_folders(letter)):
+        scenes = [scene for letter in list_folders(frames) for scene in list_folders(letter)]
+        for scene in scenes:
             name = scene.relative_to(frames)
-            for a,b in pairwise(sorted((scene/camera).glob('*.png'))):
-                for way,p,q in (('Future',a,b),('Past',b,a)):
-                    file = f'OpticalFlowInto{way}_{p.stem}_{camera[0].upper()}.pfm'
+            for early,late in pairwise(sorted((scene/camera).glob('*.png'))):
+                for way,start,end in (('Future',early,late),('Past',late,early)):
+                    file = f'OpticalFlowInto{way}_{start.stem}_{camera[0].upper()}.pfm'
                     flow = flows/name/f'into_{way.lower()}'/camera/file
-                    pair = f'{name.as_posix()}/{camera}/{p.stem}-{q.stem}'
-                    pairs.append((pair, p, q, flow, None))
+                    pair = f'{name.as_posix()}/{camera}/{start.stem}-{end.stem}'
+                    pairs.append((pair, start, end, flow, None))
         self.use(pairs, strict, self.counts[split])
 
 # %% ../../nbs/data/04_benchmarks.ipynb #7928d4fc
@@ -430,20 +435,20 @@ class Sintel(FlowPairs):
         has_visible = has_flow and (at/'occlusions').is_dir()
         for scene in list_folders(at/render):
             if split[:3]=='sub' and (scene.name in self.held_out)!=(split=='subval'): continue
-            for a,b in pairwise(sorted(scene.glob('frame_*.png'))):
-                name = f'{scene.name}/{a.stem}'
+            for first,second in pairwise(sorted(scene.glob('frame_*.png'))):
+                name = f'{scene.name}/{first.stem}'
                 flow = at/'flow'/f'{name}.flo' if has_flow else None
                 seen = at/'occlusions'/f'{name}.png' if has_visible else None
-                pairs.append((name, a, b, flow, seen))
+                pairs.append((name, first, second, flow, seen))
         self.use(pairs, strict, self.counts[split])
 
 # %% ../../nbs/data/04_benchmarks.ipynb #80ab2e14
 class TartanAir(FlowPairs):
-    "TartanAir: 640x480 frames of a camera flown through rendered places"
+    "TartanAir: 640x480 frames of a camera flying through rendered environments"
     counts = {'train': 306268}
 
     def __init__(self,
-        root:str|Path,                 # Folder with a folder for each place
+        root:str|Path,                 # Folder with one folder per environment
         strict:bool=True,              # An incomplete download is an error; else a warning
         transform:Callable|None=None,  # Called with every item
     ):
@@ -451,19 +456,19 @@ class TartanAir(FlowPairs):
         self.transform = transform
         pairs = []
         for flight in self._flights():
-            for a,b in pairwise(sorted((flight/'image_left').glob('*_left.png'))):
-                i = a.stem[:6]
-                step = flight/'flow'/f'{i}_{b.stem[:6]}'
+            for first,second in pairwise(sorted((flight/'image_left').glob('*_left.png'))):
+                number = first.stem[:6]
+                step = flight/'flow'/f'{number}_{second.stem[:6]}'
                 flow = step.with_name(f'{step.name}_flow.npy')
                 mask = step.with_name(f'{step.name}_mask.npy')
-                pairs.append((f'{flight.relative_to(self.root).as_posix()}/{i}', a, b, flow,
-                              mask if mask.is_file() else None))
+                name = f'{flight.relative_to(self.root).as_posix()}/{number}'
+                pairs.append((name, first, second, flow, mask if mask.is_file() else None))
         self.use(pairs, strict, self.counts['train'])
 
     def read_visible(self, path:Path)->Tensor:
         try: x = np.load(path, allow_pickle=False)
-        except (ValueError,EOFError) as e:
-            raise ValueError(f'{path} cannot be read as an array: {e}') from e
+        except (ValueError,EOFError) as error:
+            raise ValueError(f'{path} cannot be read as an array: {error}') from error
         if x.ndim!=2: raise ValueError(f'{path} has shape {x.shape}; a mask is (H,W)')
         return torch.from_numpy(x==0)
 
@@ -471,9 +476,12 @@ class TartanAir(FlowPairs):
 @patch
 def _flights(self:TartanAir):
     "Folders of all flights"
-    levels = [at for place in list_folders(self.root) for level in ('Easy','Hard')
-              for at in (place/place.name/level, place/level)]
-    return [p for at in levels if at.is_dir() for p in list_folders(at, 'P*')]
+    flights = []
+    for place in list_folders(self.root):
+        for level in ('Easy','Hard'):
+            for at in (place/place.name/level, place/level): # the archives differ
+                if at.is_dir(): flights += list_folders(at, 'P*')
+    return flights
 
 # %% ../../nbs/data/04_benchmarks.ipynb #9893a065
 class Spring(FlowPairs):
@@ -518,16 +526,16 @@ def _scene_pairs(self:Spring, scene, has_flow):
     "Pairs of one scene: both cameras, forward and backward in time"
     pairs = []
     for side in ('left','right'):
-        for a,b in pairwise(sorted((scene/f'frame_{side}').glob('frame_*.png'))):
-            for way,p,q in (('FW',a,b),('BW',b,a)):
-                name = f'{way}_{side}_{p.stem[-4:]}'
+        for early,late in pairwise(sorted((scene/f'frame_{side}').glob('frame_*.png'))):
+            for way,start,end in (('FW',early,late),('BW',late,early)):
+                name = f'{way}_{side}_{start.stem[-4:]}'
                 flow = scene/f'flow_{way}_{side}'/f'flow_{name}.flo5' if has_flow else None
-                pairs.append((f'{scene.name}/{name}', p, q, flow, None))
+                pairs.append((f'{scene.name}/{name}', start, end, flow, None))
     return pairs
 
 # %% ../../nbs/data/04_benchmarks.ipynb #a19cd92b
 class KITTI(FlowPairs):
-    "KITTI's streets with sparse flow from a laser; `visible` if the folder `flow_noc` is there"
+    "KITTI: streets with sparse flow from a laser scanner; `visible` if `flow_noc` is there"
     counts = {2015: {'training': 200, 'testing': 200, 'subtrain': 190, 'subval': 10},
               2012: {'training': 194, 'testing': 195}}
 
@@ -549,11 +557,13 @@ class KITTI(FlowPairs):
             raise FileNotFoundError(f'there is no folder {frames}; {describe_folder(frames)}')
         has_flow = split!='testing'
         has_visible = has_flow and (at/'flow_noc').is_dir()
-        for a in sorted(frames.glob('*_10.png')):
-            if split[:3]=='sub' and (int(a.stem[:6])>=190)!=(split=='subval'): continue
-            flow = at/'flow_occ'/a.name if has_flow else None
-            seen = at/'flow_noc'/a.name if has_visible else None
-            pairs.append((a.stem, a, a.with_name(f'{a.stem[:6]}_11.png'), flow, seen))
+        for first in sorted(frames.glob('*_10.png')):
+            number = first.stem[:6]
+            if split[:3]=='sub' and (int(number)>=190)!=(split=='subval'): continue
+            second = first.with_name(f'{number}_11.png')
+            flow = at/'flow_occ'/first.name if has_flow else None
+            seen = at/'flow_noc'/first.name if has_visible else None
+            pairs.append((first.stem, first, second, flow, seen))
         self.use(pairs, strict, self.counts[year][split])
 
     def read_visible(self, path:Path)->Tensor: return read_flow(path)[1]

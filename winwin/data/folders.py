@@ -26,9 +26,9 @@ from .flow_files import FLOW_FORMATS, read_flow
 # %% ../../nbs/data/03_folders.ipynb #db58cb2f
 class FileDataset(Dataset):
     "Items read from files; a subclass sets `root` and `names` and defines `load`"
-    root:Path                         # Folder or file that `check` leaves out of its lines
+    root:Path                         # Folder or file; `check` reports paths relative to it
     names:Sequence[str]               # Name of every item
-    missing:Sequence[str] = ()        # Files without a partner, one line each
+    missing:Sequence[str] = ()        # Files without a partner, one message each
     transform:Callable|None = None    # Called with every item
     unit:str = 'image'                # What an item is, for messages
 
@@ -46,11 +46,11 @@ class FileDataset(Dataset):
 def check(self:FileDataset,
     progress:bool=True, # Show a progress bar
     workers:int=4,      # Threads that read
-)->list[str]: # One line per problem; empty if all is well
+)->list[str]: # One message per problem; empty if there is none
     "Read every file once and report all problems together"
     def problem(i):
         try: self.load(i)
-        except (ValueError,OSError) as e: return str(e).replace(f'{self.root}{os.sep}', '')
+        except (ValueError,OSError) as error: return str(error).replace(f'{self.root}{os.sep}', '')
     with ThreadPoolExecutor(workers) as pool:
         found = list(tqdm(pool.map(problem, range(len(self))), total=len(self),
                           disable=not progress, unit='image'))
@@ -62,41 +62,43 @@ def report_missing(
     strict:bool,       # Raise, or else warn
     way_out:str,       # What to do about it
 ):
-    "Raise the first of `lines` with the number of others, or warn"
+    "Raise an error with the first of `lines` and the number of others, or warn"
     if not lines: return
     text = lines[0] + (f' (and {len(lines)-1} more)' if len(lines)>1 else '')
     if strict: raise FileNotFoundError(f'{text}; {way_out}')
     warnings.warn(f'{text}; continuing without', stacklevel=4)
 
-# %% ../../nbs/data/03_folders.ipynb #daafb47e
+# %% ../../nbs/data/03_folders.ipynb #152b1496
 @patch
 def _pair_up(self:FileDataset, images, targets, kinds, split, suffix, strict):
     "Set `names`, `images`, `targets` and `missing` of a folder dataset"
     listed = split is not None and str(split).endswith('.txt')
     below = '' if listed or split is None else split
-    a = find_files(self.root/images/below, IMAGE_SUFFIXES)
-    b = find_files(self.root/targets/below, kinds, suffix)
-    want = _listed(self.root/split) if listed else sorted(a.keys()|b.keys())
+    image_of = find_files(self.root/images/below, IMAGE_SUFFIXES)
+    target_of = find_files(self.root/targets/below, kinds, suffix)
+    want = _listed(self.root/split) if listed else sorted(image_of.keys()|target_of.keys())
     endings = suffix_text(kinds)
+    image_endings = suffix_text(IMAGE_SUFFIXES)
     def rel(p): return p.relative_to(self.root)
     def lone(n): # what is wrong with a name, if anything
-        if n in a and n in b: return None
-        if n in a: return f'{rel(a[n])} has no partner {Path(targets, below, n)}{suffix}{endings}'
-        if n in b:
-            return f'{rel(b[n])} has no image {Path(images, below, n)}{suffix_text(IMAGE_SUFFIXES)}'
+        if n in image_of and n in target_of: return None
+        target = f'{Path(targets, below, n)}{suffix}{endings}'
+        image = f'{Path(images, below, n)}{image_endings}'
+        if n in image_of: return f'{rel(image_of[n])} has no partner {target}'
+        if n in target_of: return f'{rel(target_of[n])} has no image {image}'
         return f'{split} lists {n}, which is neither an image nor a target'
     self.missing = list(filter(None, map(lone, want)))
-    self.names = [n for n in want if n in a and n in b]
+    self.names = [n for n in want if n in image_of and n in target_of]
     report_missing([f'{self.root}: {o}' for o in self.missing], strict,
                    'add or remove files, or pass strict=False to use only the pairs')
     if not self.names:
         raise FileNotFoundError(f'{self.root}: no pairs; {[*self.missing, f"{split} is empty"][0]}')
-    self.images = [a[n] for n in self.names]
-    self.targets = [b[n] for n in self.names]
+    self.images = [image_of[n] for n in self.names]
+    self.targets = [target_of[n] for n in self.names]
 
-# %% ../../nbs/data/03_folders.ipynb #152b1496
+# %% ../../nbs/data/03_folders.ipynb #ff78d93d
 def _listed(path):
-    "Names in a text file, one a line; suffixes of images are dropped"
+    "Names in a text file, one per line; image extensions are dropped"
     if not path.is_file():
         raise FileNotFoundError(f'there is no list {path}; {describe_folder(path)}')
     text = unicodedata.normalize('NFC', path.read_text(encoding='utf-8'))
@@ -106,11 +108,11 @@ def _listed(path):
 
 def paired_item(
     self:FileDataset, # Dataset with `images`, `targets` and `names`
-    i:int,            # Which
+    i:int,            # Index of the item
     key:str,          # Key of the target in the item
     target:Tensor,    # The target (H,W)
 )->dict: # With image, target and name
-    "Item of an image and its target; two sizes are an error"
+    "Item with an image and its target; different sizes are an error"
     img = read_image(self.images[i])
     if img.shape[1:]!=target.shape:
         raise ValueError(f'{self.targets[i]} is {size_text(target)} pixels, its image '
@@ -124,14 +126,14 @@ class SegFolder(FileDataset):
         root:str|Path,                 # Folder with both folders
         images:str='images',           # Folder of images in it
         labels:str='labels',           # Folder of class maps in it
-        split:str|None=None,           # Sub-folder of both, or a .txt in `root` that lists names
-        num_classes:int|None=None,     # Classes 0..n-1; none = as many as `names`, or unchecked
+        split:str|None=None,           # Subfolder of both, or a .txt in `root` that lists names
+        num_classes:int|None=None,     # Classes 0..n-1; none: as many as `names`, or unchecked
         names:Sequence[str]|None=None, # Class names
         ignore:int=255,                # Label of pixels without a target
         remap:dict[int,int]|None=None, # Class of each value in the files; others become `ignore`
-        suffix:str='',                 # What a class map's name has beyond its image's
+        suffix:str='',                 # Appended to an image's name in its class map's
         palette:np.ndarray|None=None,  # Colours (n,3) uint8 of the classes
-        strict:bool=True,              # A file without partner is an error; else a warning
+        strict:bool=True,              # A file without a partner is an error; else a warning
         transform:Callable|None=None,  # Called with every item, such as `Augment()`
     ):
         self.root = Path(root)
@@ -148,10 +150,10 @@ class SegFolder(FileDataset):
 # %% ../../nbs/data/03_folders.ipynb #413328f9
 @patch
 def _set_classes(self:SegFolder, num_classes, names, palette):
-    "Set `num_classes`, `classes` and `palette`; raise if labels of 8 bits cannot hold them"
+    "Set `num_classes`, `classes` and `palette`; raise if they do not fit in 8-bit labels"
     if names is not None and num_classes not in (None,len(names)):
         raise ValueError(f'{len(names)} names for num_classes={num_classes}; '
-                         f'give as many, or only the names')
+                         f'give one name per class, or only the names')
     self.num_classes = num_classes if names is None else len(names)
     if not 0<=self.ignore<=255:
         raise ValueError(f'ignore {self.ignore} is outside 0..255; labels have 8 bits')
@@ -166,7 +168,7 @@ def _table(remap, ignore):
     if bad := [o for pair in remap.items() for o in pair if not 0<=o<=255]:
         raise ValueError(f'remap has {bad[0]}; values in files and classes are 0..255')
     lut = torch.full((256,), ignore, dtype=torch.uint8)
-    for value,c in remap.items(): lut[value] = c
+    for value,label in remap.items(): lut[value] = label
     return lut
 
 # %% ../../nbs/data/03_folders.ipynb #645f7194
@@ -176,10 +178,10 @@ class DepthFolder(FileDataset):
         root:str|Path,                # Folder with both folders
         images:str='images',          # Folder of images in it
         depth:str='depth',            # Folder of depth maps in it
-        split:str|None=None,          # Sub-folder of both, or a .txt in `root` that lists names
+        split:str|None=None,          # Subfolder of both, or a .txt in `root` that lists names
         scale:float|None=None,        # Metres per unit of integers: 1/1000 for millimetres
-        suffix:str='',                # What a depth map's name has beyond its image's
-        strict:bool=True,             # A file without partner is an error; else a warning
+        suffix:str='',                # Appended to an image's name in its depth map's
+        strict:bool=True,             # A file without a partner is an error; else a warning
         transform:Callable|None=None, # Called with every item, such as `Augment()`
     ):
         if scale is not None and not 0<scale<float('inf'):
@@ -195,7 +197,7 @@ class DepthFolder(FileDataset):
 
 # %% ../../nbs/data/03_folders.ipynb #e293e1c3
 class FlowPairs(FileDataset):
-    "Pairs of frames, most with flow; a subclass calls `use` with the files of each"
+    "Pairs of frames, usually with flow; a subclass calls `use` with the files of each pair"
     unit = 'pair'
 
     def expected(self, key:str, img:Tensor)->str: return size_text(img)
@@ -218,17 +220,20 @@ class FlowPairs(FileDataset):
 # %% ../../nbs/data/03_folders.ipynb #c662e0fb
 @patch
 def use(self:FlowPairs,
-    pairs:list[tuple],  # Name, both frames, flow or none, file of what is visible or none
+    pairs:list[tuple],  # Name, both frames, flow or none, visibility or none: paths
     strict:bool=True,   # A missing file is an error; else a warning, and the pair is left out
     want:int|None=None, # Pairs that the complete dataset has; unchecked if none
 )->None:
-    "Keep the pairs whose files are there, and report what is missing"
-    lost = {name: next((f for f in files if f and not f.is_file()), None) for name,*files in pairs}
+    "Keep the pairs whose files exist, and report what is missing"
+    lost = {}
+    for name,*files in pairs:
+        lost[name] = next((file for file in files if file and not file.is_file()), None)
     pairs = [p for p in pairs if lost[p[0]] is None]
     self.names = [p[0] for p in pairs]
     self.files = [p[1:] for p in pairs]
-    self.missing = [*self.missing, *(f'{f.relative_to(self.root)} is missing, pair {n} needs it'
-                                     for n,f in lost.items() if f)]
+    gaps = [f'{file.relative_to(self.root)} is missing, pair {name} needs it'
+            for name,file in lost.items() if file]
+    self.missing = [*self.missing, *gaps]
     if not pairs:
         raise FileNotFoundError(f'{self.root}: no pairs; '
                                 f'{[*self.missing, describe_folder(self.root)][0]}')
@@ -257,9 +262,9 @@ class FlowFolder(FlowPairs):
         root:str|Path,                # Folder with the folders below
         images:str='images',          # Folder of frames in it
         flow:str='flow',              # Folder of flow in it
-        images2:str|None=None,        # Folder of second frames; none = the next in `images`
-        suffix:str='',                # What a flow's name has beyond its frame's, such as '_flow'
-        strict:bool=True,             # A file without partner is an error; else a warning
+        images2:str|None=None,        # Folder of second frames; none: the next in `images`
+        suffix:str='',                # Appended to a frame's name in its flow's, such as '_flow'
+        strict:bool=True,             # A file without a partner is an error; else a warning
         transform:Callable|None=None, # Called with every item
         ends:Sequence[str]|None=None, # All in `root`: ends of names, such as -img0 -img1 -gt
     ):
@@ -279,7 +284,7 @@ class FlowFolder(FlowPairs):
 # %% ../../nbs/data/03_folders.ipynb #f402a01f
 @patch
 def _list_missing(self:FlowFolder, first, second, flows, images, flow):
-    "Set `missing`: a line for each name that has some of its files, but not all"
+    "Set `missing`: a message for each name that lacks some of its files"
     def rel(p): return p.relative_to(self.root)
     def lone(n):
         if n not in first: return f'{rel(flows[n])} has no frame {images}/{n}'
@@ -292,7 +297,7 @@ def _list_missing(self:FlowFolder, first, second, flows, images, flow):
 
 # %% ../../nbs/data/03_folders.ipynb #ad07de8b
 class FramePairs(FlowPairs):
-    "Pairs of frames without flow: neighbours in every folder"
+    "Pairs of frames without flow: consecutive frames of every folder"
     def __init__(self,
         root:str|Path,                 # Folder of frames, or of folders of frames
         step:int=1,                    # Frames from the first of a pair to the second
@@ -306,6 +311,6 @@ class FramePairs(FlowPairs):
         for n in sorted(frames, key=natural_key): videos.setdefault(Path(n).parent, []).append(n)
         found = [(n,m) for names in videos.values() for n,m in zip(names, names[step:])]
         if not found:
-            raise FileNotFoundError(f'{self.root}: no folder has {step+1} frames, which make a '
-                                    f'pair')
+            raise FileNotFoundError(f'{self.root}: no folder has {step+1} frames, as step={step} '
+                                    f'needs; add frames or lower step')
         self.use([(n, frames[n], frames[m], None, None) for n,m in found])

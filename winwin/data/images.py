@@ -27,14 +27,14 @@ def _open(path):
     try:
         with Image.open(path) as img: img.load()
         return img
-    except Exception as e:
-        if isinstance(e, OSError) and e.errno: raise # missing or not allowed: names the file
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno: raise # missing or not allowed: it says so
         raise ValueError(f'{path} cannot be decoded ({path.stat().st_size} bytes); '
-                         f'it is damaged or no {path.suffix[1:]} file') from e
+                         f'it is damaged or no {path.suffix[1:]} file') from error
 
 # %% ../../nbs/data/00_images.ipynb #4cafb001
 def read_image(
-    path:str|Path,  # File of 8 or 16 bits a channel
+    path:str|Path,  # File with 8 or 16 bits per channel
 )->Tensor: # (3,h,w) in [0,1]
     "Read an image; grey is repeated, alpha dropped"
     path = Path(path)
@@ -47,12 +47,12 @@ def read_image(
 
 # %% ../../nbs/data/00_images.ipynb #62af2373
 def read_labels(
-    path:str|Path,              # PNG of one channel of up to 8 bits, with or without a palette
+    path:str|Path,              # Single-channel PNG of up to 8 bits, with or without a palette
     ignore:int=255,             # Label of pixels without a target
     num_classes:int|None=None,  # Classes 0..n-1; unchecked if none
     lut:Tensor|None=None,       # Class (256) uint8 of each value in the file
 )->Tensor: # (h,w) uint8
-    "Read class ids; of a file with a palette, the indices"
+    "Read class ids; for a file with a palette, the indices"
     path = Path(path)
     img = _open(path)
     if img.mode not in ('L','P','1'):
@@ -74,12 +74,12 @@ def read_depth(
     path:str|Path,          # .npy, or PNG or TIF of one channel
     scale:float|None=None,  # Metres per unit of integers: 1/1000 for millimetres, 1/256 as in KITTI
 )->Tensor: # (h,w) in metres
-    "Read depth: floats as they are, integers times `scale`; infinite where nothing was measured"
+    "Read depth: floats unchanged, integers times `scale`; infinite where nothing was measured"
     path = Path(path)
     if path.suffix.lower()=='.npy':
         try: x = np.load(path, allow_pickle=False)
-        except (ValueError,EOFError) as e:
-            raise ValueError(f'{path} cannot be read as an array: {e}') from e
+        except (ValueError,EOFError) as error:
+            raise ValueError(f'{path} cannot be read as an array: {error}') from error
     else: x = np.array(_open(path)) # (h,w), with colours (h,w,C)
     if x.ndim==3 and len(x)==1: x = x[0]
     if x.ndim!=2 or x.dtype.kind not in 'fiu':
@@ -95,7 +95,7 @@ def read_depth(
 
 # %% ../../nbs/data/00_images.ipynb #064df74c
 def _from_array(x):
-    "(3,h,w) of an array (h,w) or (h,w,C)"
+    "Tensor (3,h,w) from an array (h,w) or (h,w,C)"
     if x.ndim==2: x = x[...,None].repeat(3, -1)
     if x.ndim!=3 or x.shape[-1] not in (3,4):
         raise ValueError(f'an array of shape {x.shape} is no image; '
@@ -103,7 +103,7 @@ def _from_array(x):
     return torch.from_numpy(np.ascontiguousarray(x[...,:3])).permute(2,0,1)
 
 def _from_pillow(x):
-    "(h,w,3) of a Pillow image"
+    "Array (h,w,3) from a Pillow image"
     if x.mode[0] in 'IF':
         raise ValueError(f'a picture of mode {x.mode} has more than 8 bits; give floats in [0,1]')
     if x.mode=='P': x = x.convert('RGBA') # palettes may have alpha
@@ -113,7 +113,7 @@ def _from_pillow(x):
 def to_images(
     x, # Pillow image, array (h,w), (h,w,3) or (h,w,4), or tensor (3,h,w) or (B,3,h,w)
 )->Tensor:
-    "Images (B,3,h,w) in [0,1] from what holds one or more"
+    "Images (B,3,h,w) in [0,1] from any of these types"
     if isinstance(x, Image.Image): x = _from_pillow(x)
     if isinstance(x, np.ndarray): x = _from_array(x)
     if not isinstance(x, Tensor):
@@ -145,31 +145,31 @@ def load_image(
 def fit_image(
     img,                 # Path, Pillow image, array (h,w,3) or tensor (3,h,w) in [0,1]
     patch:int=16,        # Pixels per token side P
-    tokens:int=3600,     # At most so many tokens; larger images are scaled down
+    tokens:int=3600,     # Maximum number of tokens; larger images are scaled down
 )->Tensor: # (1,3,H*P,W*P) in [0,1]
-    "An image in whole patches, small enough for `tokens`"
+    "An image of whole patches with at most `tokens` of them"
     x = load_image(Path(img)) if isinstance(img, (str,Path)) else to_images(img)
     x = x[:1]
     h,w = x.shape[-2:]
     if -(-h//patch)*-(-w//patch)>tokens:
-        s = (tokens/(h*w))**.5*patch
-        size = [max(1, int(n*s/patch))*patch for n in (h,w)]
+        scale = (tokens/(h*w))**.5*patch
+        size = [max(1, int(n*scale/patch))*patch for n in (h,w)]
         x = F.interpolate(x, size, mode='bilinear', antialias=True, align_corners=False).clamp(0, 1)
     return pad_to_patches(x, patch)[0]
 
 # %% ../../nbs/data/00_images.ipynb #62f7e9b8
 def find_files(
-    folder:str|Path,                    # Folder to search, with all folders in it
-    kinds:Sequence[str]=IMAGE_SUFFIXES, # Endings, such as '.png'
-    suffix:str='',                      # End of names before the ending; dropped from the names
+    folder:str|Path,                    # Folder to search, with its subfolders
+    kinds:Sequence[str]=IMAGE_SUFFIXES, # File extensions, such as '.png'
+    suffix:str='',                      # End of names before the extension; dropped from names
 )->dict[str,Path]: # Sorted by name
-    "Files by name, which is the path below `folder` without `suffix` and ending"
+    "Files by name, which is the path below `folder` without `suffix` and extension"
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f'there is no folder {folder}; {describe_folder(folder)}')
     out = {}
     for at,dirs,files in os.walk(folder, followlinks=True):
-        for p in (Path(at)/f for f in files if not f.startswith('.')):
+        for p in (Path(at)/file for file in files if not file.startswith('.')):
             name = unicodedata.normalize('NFC', p.relative_to(folder).with_suffix('').as_posix())
             if p.suffix.lower() not in kinds or not name.endswith(suffix): continue
             name = name.removesuffix(suffix)
@@ -185,7 +185,7 @@ def find_files(
 def describe_folder(
     folder:Path, # Folder; if it is missing, the nearest one above it is described
 )->str:
-    "What a folder holds, for error messages"
+    "What a folder contains, for error messages"
     while not folder.is_dir() and folder!=folder.parent: folder = folder.parent
     found = sorted(folder.iterdir())
     kinds = Counter('folders' if o.is_dir() else f'{o.suffix or "bare"} files' for o in found)
@@ -195,9 +195,9 @@ def describe_folder(
     return f'{folder} has {", ".join(what) or "nothing in it"}'
 
 def suffix_text(
-    kinds, # Endings, such as '.png'
+    kinds, # File extensions, such as '.png'
 )->str: # Such as '.(png|tif)'
-    "Endings as text"
+    "File extensions as text"
     return kinds[0] if len(kinds)==1 else f'.({"|".join(o[1:] for o in kinds)})'
 
 def size_text(

@@ -46,7 +46,7 @@ class TimmEncoder(Encoder):
         x,rope = embed_timm(m, img, self.place(img, windows))
         args = []
         each = None
-        if getattr(m, 'rope_mixed', False): each = rope # every layer has a rotation of its own
+        if getattr(m, 'rope_mixed', False): each = rope # every layer has its own rotation
         elif rope is not None: args = [rope]
         out = run_blocks(m.blocks, m.norm, x, *args, each=each, indices=indices,
                          checkpointing=self.checkpointing)
@@ -62,7 +62,7 @@ def embed_timm(
     img:Tensor,       # Images (B,in_chans,H*P,W*P)
     windows:Windows,  # Tokens to embed
 )->tuple[Tensor,Tensor|None]: # Tokens (B,prefix+N,C), and the blocks' argument `rope`
-    "Tokens of `windows` with their places in the full image, prefix tokens in front"
+    "Tokens of `windows` with their positions in the full image, prefix tokens in front"
     p = model.patch_embed
     n = model.num_prefix_tokens
     patches = patchify(img, p.patch_size[0], windows)

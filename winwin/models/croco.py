@@ -24,7 +24,7 @@ from .dense import build_model, decoder_sizes
 def literal_kwargs(
     text:str, # A call, such as 'CroCoNet(enc_depth=12)'
 )->dict: # Its keyword arguments that are literals
-    "The arguments of a call in source code, without running it"
+    "The literal keyword arguments of a call in source code, without running it"
     try: call = ast.parse(text[:10_000].strip(), mode='eval').body
     except (SyntaxError,ValueError,RecursionError,MemoryError): return {}
     out = {}
@@ -38,10 +38,10 @@ def literal_kwargs(
 @dataclass
 class CrocoFile:
     "A checkpoint of the CroCo family"
-    name:str                  # Of the file
+    name:str                  # Name of the file
     layout:str                # 'pretrained', 'flow', 'stereo' or 'dust3r'
-    kwargs:dict               # Architecture, in CroCo's words
-    weights:dict[str,Tensor]  # By the file's names, aliases removed
+    kwargs:dict               # Architecture, as CroCo's arguments
+    weights:dict[str,Tensor]  # By their names in the file, aliases removed
 
     @property
     def statistics(self)->dict: # Arguments `mean` and `std`; none where they are ImageNet's
@@ -55,7 +55,7 @@ class CrocoFile:
 def read_croco(
     path:str|Path, # File of CroCo, CroCo-Flow, CroCo-Stereo, DUSt3R or MASt3R
 )->CrocoFile:
-    "Weights, architecture and kind of a file"
+    "Weights, architecture and layout of a file"
     file = read_checkpoint(path)
     name = Path(path).name
     sd = file.get('model', file) if isinstance(file, dict) else {}
@@ -86,7 +86,7 @@ def _layout(sd, args):
     if 'head.dpt.head.4.weight' not in sd: return 'pretrained'
     return args.get('task') or ('flow' if len(sd['head.dpt.head.4.weight'])==3 else 'stereo')
 
-# %% ../../nbs/models/08_croco.ipynb #f0cc9c37
+# %% ../../nbs/models/08_croco.ipynb #f90a94ca
 def _depth(sd, prefix):
     "Number of blocks"
     return 1+max((int(k.split('.')[1]) for k in sd if k.startswith(prefix)), default=-1)
@@ -94,22 +94,23 @@ def _depth(sd, prefix):
 def _inferred(sd):
     "CroCo's arguments from the shapes of its tensors"
     def heads(dim): return 16 if dim==512 else max(dim//64, 1)
-    E = len(sd['patch_embed.proj.weight'])
+    dim = len(sd['patch_embed.proj.weight'])
     pos = 'cosine' if 'enc_pos_embed' in sd else 'RoPE100'
-    out = dict(enc_embed_dim=E, enc_depth=_depth(sd, 'enc_blocks.'), enc_num_heads=heads(E),
+    out = dict(enc_embed_dim=dim, enc_depth=_depth(sd, 'enc_blocks.'), enc_num_heads=heads(dim),
                pos_embed=pos)
     if 'enc_blocks.0.mlp.fc1.weight' in sd:
-        out['mlp_ratio'] = len(sd['enc_blocks.0.mlp.fc1.weight'])/E
+        out['mlp_ratio'] = len(sd['enc_blocks.0.mlp.fc1.weight'])/dim
     if 'decoder_embed.weight' in sd:
-        D = len(sd['decoder_embed.weight'])
-        out |= dict(dec_embed_dim=D, dec_depth=_depth(sd, 'dec_blocks.'), dec_num_heads=heads(D))
+        dim = len(sd['decoder_embed.weight'])
+        out |= dict(dec_embed_dim=dim, dec_depth=_depth(sd, 'dec_blocks.'),
+                    dec_num_heads=heads(dim))
     return out
 
 # %% ../../nbs/models/08_croco.ipynb #9344169a
 def croco_arguments(
     file:CrocoFile, # From `read_croco`
 )->tuple[dict,dict]: # Arguments of `ViT` and of `Decoder`
-    "Arguments with which our modules fit the weights of a file"
+    "Arguments that make our modules fit the weights of a file"
     kw = file.kwargs
     both = {}
     rope = re.fullmatch(r'RoPE([\d.]+)(?:_(\d+):(\d+))?', kw['pos_embed'])
@@ -129,7 +130,7 @@ def croco_arguments(
 
 # %% ../../nbs/models/08_croco.ipynb #261d364b
 def _pos_grid(file):
-    "Grid of a file's absolute positions, which must be the sines and cosines that we compute"
+    "Grid of a file's absolute positions, which must be the sines and cosines of `sincos_pos`"
     table = file.weights['enc_pos_embed'].flatten(0, -2) # (H*W,C)
     size = file.kwargs.get('img_size', 0)
     P = file.weights['patch_embed.proj.weight'].shape[-1]
@@ -153,7 +154,7 @@ croco_names = dict( # part -> CroCo's names -> ours
 _left = 'enc_pos_embed','dec_pos_embed','dec_blocks2.','downstream_head' # no place in our models
 
 def _rename(key, names):
-    "`key` with its beginning replaced; none if it has none of the beginnings"
+    "`key` with its prefix replaced; none if it has none of the prefixes"
     return next((new+key[len(old):] for old,new in names.items() if key.startswith(old)), None)
 
 def _reorder(key, w, heads, order):
@@ -172,7 +173,7 @@ def _reorder(key, w, heads, order):
 def to_croco(
     model:nn.Module, # Flow or completion model of this library, with rotary positions
 )->dict[str,Tensor]: # State dict with CroCo's names and channel order
-    "Weights of a model as CroCo's programs expect them"
+    "Weights of a model as CroCo's code expects them"
     kinds = 'encoder','decoder','pretrain' if hasattr(model, 'mask_token') else 'flow'
     names = {new: old for k in kinds for old,new in croco_names[k].items()}
     def heads(k): return (model.encoder if k.startswith('encoder') else model.decoder).num_heads
@@ -182,70 +183,71 @@ def to_croco(
 # %% ../../nbs/models/08_croco.ipynb #e7c9b5b3
 def load_croco(
     path:str|Path,                 # File, .pth or .safetensors
-    what:str='auto',               # 'encoder', 'seg', 'depth', 'flow' or 'pretrain'; auto = file's
+    what:str='auto',               # 'encoder', 'seg', 'depth', 'flow', 'pretrain'; auto: the file's
     strict:bool=True,              # Refuse files with missing or unknown keys; otherwise warn
     device:str|torch.device='cpu', # Where to put the model
     **over,                        # Arguments of `create_model` to change, such as num_classes=19
 )->nn.Module: # Its `loaded` lists parts that are fresh, and parts that were left in the file
     "A model with the weights and normalisation of CroCo, CroCo-Flow, DUSt3R or MASt3R"
-    f = read_croco(path)
-    if what=='auto': what = 'flow' if f.layout=='flow' else 'encoder'
-    parts = _parts(f, what, over)
-    model = _make(f, what, over, parts, parts if strict else ())
-    weights,left,unknown = _sort_weights(f, parts)
+    file = read_croco(path)
+    if what=='auto': what = 'flow' if file.layout=='flow' else 'encoder'
+    parts = _parts(file, what, over)
+    model = _make(file, what, over, parts, parts if strict else ())
+    weights,left,unknown = _sort_weights(file, parts)
     if what=='encoder': weights = {k.removeprefix('encoder.'): v for k,v in weights.items()}
     fresh_head = not {'flow','pretrain'} & {*parts}
-    fill_model(model, weights, f.name, ('head.',) if fresh_head else (), unknown, strict)
+    fill_model(model, weights, file.name, ('head.',) if fresh_head else (), unknown, strict)
     _reorder_rows(model, weights)
     def first(keys): return sorted({k.split('.')[0] for k in keys})
-    model.loaded = dict(file=f.name, layout=f.layout, left=first(left),
+    model.loaded = dict(file=file.name, layout=file.layout, left=first(left),
                         fresh=first(k for k in model.state_dict() if k not in weights))
     return model.to(device)
 
 # %% ../../nbs/models/08_croco.ipynb #43f9e14a
-def _sort_weights(f, parts):
+def _sort_weights(file, parts):
     "Weights of `parts` by our names, names that are left out, and unknown names"
     weights = {}
     left = []
     unknown = []
-    for k,v in f.weights.items():
-        part = next((p for p,names in croco_names.items() if k.startswith(tuple(names))), None)
+    for k,v in file.weights.items():
+        starts = {part: tuple(names) for part,names in croco_names.items()}
+        part = next((part for part,start in starts.items() if k.startswith(start)), None)
         if part in parts: weights[_rename(k, croco_names[part])] = v
         elif part or k.startswith(_left): left.append(k)
         else: unknown.append(k)
     return weights,left,unknown
 
 # %% ../../nbs/models/08_croco.ipynb #a36be5f0
-def _parts(f, what, over):
-    "Which parts of a file go into a model"
+def _parts(file, what, over):
+    "Names of the parts of a file that go into a model"
     if what not in ('encoder','seg','depth','flow','pretrain'):
-        raise ValueError(f"no {what!r} from {f.name}; ask for 'encoder', 'seg', 'depth', 'flow' or "
-                         f"'pretrain'")
+        raise ValueError(f"no {what!r} from {file.name}; ask for 'encoder', 'seg', 'depth', 'flow' "
+                         f"or 'pretrain'")
     if what in ('encoder','seg','depth'): return ['encoder']
-    if f.layout=='dust3r':
-        raise ValueError(f'{f.name} has two decoders that change both images, which is no {what} '
-                         "model here; its encoder serves 'encoder', 'seg' and 'depth'")
-    if 'dec_embed_dim' not in f.kwargs:
-        raise ValueError(f"{f.name} holds no decoder; take 'encoder', 'seg' or 'depth'")
+    if file.layout=='dust3r':
+        raise ValueError(f'{file.name} has two decoders that change both images, which is no '
+                         f"{what} model here; its encoder serves 'encoder', 'seg' and 'depth'")
+    if 'dec_embed_dim' not in file.kwargs:
+        raise ValueError(f"{file.name} holds no decoder; take 'encoder', 'seg' or 'depth'")
     if what=='pretrain': return ['encoder','decoder','pretrain']
-    outputs = len(f.weights.get('head.dpt.head.4.weight', ()))
-    wanted = over.get('num_outputs', outputs if f.layout=='flow' else 3)
+    outputs = len(file.weights.get('head.dpt.head.4.weight', ()))
+    wanted = over.get('num_outputs', outputs if file.layout=='flow' else 3)
     fits = over.get('head', 'dpt')=='dpt' and wanted==outputs
     return ['encoder','decoder','flow'] if fits else ['encoder','decoder']
 
 # %% ../../nbs/models/08_croco.ipynb #d87a2212
-def _make(f, what, over, parts, empty):
-    "The model for a file; the parts in `empty` have no values yet"
-    enc,dec = croco_arguments(f)
+def _make(file, what, over, parts, empty):
+    "The model for a file; the parts in `empty` get no initial values"
+    enc,dec = croco_arguments(file)
     if what=='encoder':
         with empty_parameters() if empty else nullcontext(): model = ViT(**enc | over)
-        for k,v in f.statistics.items(): setattr(model, k, v)
+        for k,v in file.statistics.items(): setattr(model, k, v)
         return model
-    size = next((s for s,o in vit_sizes.items() if o.items()<=enc.items()), 'base')
-    args = _changed(ViT, enc, vit_sizes[size]) | f.statistics | over
+    size = next((name for name,o in vit_sizes.items() if o.items()<=enc.items()), 'base')
+    args = _changed(ViT, enc, vit_sizes[size]) | file.statistics | over
     if what in ('flow','pretrain'):
         args['decoder'] = _changed(Decoder, dec, decoder_sizes[size]) | over.get('decoder', {})
-    if 'flow' in parts: args |= _head(f)
+    if 'flow' in parts: args |= _head(file)
     args = {k: v for k,v in args.items() if v not in ({},[])}
     return build_model(f'winwin_{what}_{size}', args, ['head' if o=='flow' else o for o in empty])
 
@@ -255,9 +257,9 @@ def _changed(kind, values, preset):
     usual = {k: p.default for k,p in signature(kind).parameters.items()} | preset
     return {k: v for k,v in values.items() if usual[k]!=v}
 
-def _head(f):
+def _head(file):
     "Arguments for the DPT head of a file"
-    sd = {k.removeprefix('head.dpt.'): len(v) for k,v in f.weights.items()
+    sd = {k.removeprefix('head.dpt.'): len(v) for k,v in file.weights.items()
           if k.startswith('head.dpt.')}
     found = dict(layer_dims=tuple(sd.get(f'act_postprocess.{i}.0.weight') for i in range(4)),
                  feature_dim=sd.get('scratch.layer_rn.0.weight'), last_dim=sd.get('head.2.weight'))
@@ -268,7 +270,7 @@ def _head(f):
 # %% ../../nbs/models/08_croco.ipynb #4f0b7454
 @torch.no_grad()
 def _reorder_rows(model, weights):
-    "Bring rows from a file into our order, in place"
+    "Convert rows from CroCo's order to ours, in place"
     enc = getattr(model, 'encoder', model)
     own = model.state_dict()
     seen = set()

@@ -41,12 +41,12 @@ class _RotaryAttention(nn.Module):
         self.tau = 1. # a float, or a tensor with one value per head
 
     def table(self, pos:Tensor)->Tensor: # (B,N,D/2,2)
-        "The `rope_table` of positions (B,N,2) for this layer; a table is returned as it is"
+        "The `rope_table` of positions (B,N,2) for this layer; a table is returned unchanged"
         if pos.ndim==4: return pos
         return rope_table(pos, self.head_dim, self.rope_base, self.rope_scale)
 
     def mix(self, q:Tensor, k:Tensor, v:Tensor, pos:Tensor|None)->Tensor: # (B,N,C)
-        "Attend, and project the heads of every query together; `pos` are the queries' positions"
+        "Attend, and project the concatenated heads; `pos` are the positions of the queries"
         x = attend(q, k, v, self.tau).transpose(1,2) # (B,N,heads,D)
         if self.relative and pos is not None: x = rotate_back(x, self.table(pos))
         return self.proj(x.flatten(2))
@@ -162,7 +162,7 @@ def from_tiles(
     size:tuple[int,int],  # (h,w) of the map
     k:int,                # Side of a tile
 )->Tensor: # (B,h,w,C)
-    "Put tiles back into a map: the inverse of `to_tiles`"
+    "Assemble tiles into a map: the inverse of `to_tiles`"
     h,w = size
     rows = -(-h//k) # rounded up
     cols = -(-w//k)
@@ -206,8 +206,8 @@ class CrossAttention(_RotaryAttention):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self,
-        x:Tensor,              # Tokens that make queries (B,N,C)
-        y:Tensor,              # Tokens that make keys and values (B,M,C)
+        x:Tensor,              # Tokens that give queries (B,N,C)
+        y:Tensor,              # Tokens that give keys and values (B,M,C)
         pos:Tensor|None=None,  # Positions of `x` (B,N,2) or their `rope_table`; none = no rotation
         ypos:Tensor|None=None, # Those of `y`
     )->Tensor: # (B,N,C)
@@ -217,10 +217,12 @@ class CrossAttention(_RotaryAttention):
     def heads(self, x:Tensor, y:Tensor, pos:Tensor|None=None,
               ypos:Tensor|None=None)->tuple[Tensor,Tensor,Tensor]:
         "Queries of `x` (B,heads,N,D), keys and values of `y` (B,heads,M,D), rotated"
-        q,k,v = (f(o).unflatten(-1, (self.num_heads,-1))
-                 for f,o in ((self.projq,x),(self.projk,y),(self.projv,y)))
+        q = self.projq(x).unflatten(-1, (self.num_heads,-1))
+        k = self.projk(y).unflatten(-1, (self.num_heads,-1))
+        v = self.projv(y).unflatten(-1, (self.num_heads,-1))
         if pos is not None:
-            here,there = (self.table(o)[:,:,None] for o in (pos,ypos))
+            here = self.table(pos)[:,:,None]
+            there = self.table(ypos)[:,:,None]
             q = rotate_pairs(q, here)
             k = rotate_pairs(k, there)
             if self.relative: v = rotate_pairs(v, there)
@@ -229,8 +231,8 @@ class CrossAttention(_RotaryAttention):
 # %% ../../nbs/models/01_layers.ipynb #1993fa2b
 @patch
 def logits(self:CrossAttention,
-    x:Tensor,              # Tokens that make queries (B,N,C)
-    y:Tensor,              # Tokens that make keys (B,M,C)
+    x:Tensor,              # Tokens that give queries (B,N,C)
+    y:Tensor,              # Tokens that give keys (B,M,C)
     pos:Tensor|None=None,  # Positions of `x` (B,N,2) or their `rope_table`; none = no rotation
     ypos:Tensor|None=None, # Those of `y`
 )->Tensor: # (B,heads,N,M)

@@ -151,7 +151,7 @@ def _check_vit(dim, depth, num_heads, pos, local_window, global_blocks):
     if local_window is not None and local_window<1:
         raise ValueError(f'local_window {local_window} must be at least 1')
     trained_grid(pos)
-    if bad := [b for b in global_blocks if not 0<=b<depth]:
+    if bad := [i for i in global_blocks if not 0<=i<depth]:
         raise ValueError(f'global_blocks {bad} do not exist: there are {depth} blocks, numbered '
                          f'from 0')
     origin = torch.zeros(1,1,2)
@@ -198,7 +198,7 @@ class Decoder(nn.Module):
         rope_scale:float=1.,  # Multiplies all positions
         pos:str='rope',       # 'rope' rotates q and k, 'sincos' adds positions; see `trained_grid`
         relative:bool=False,  # Rotate values too, see `Attention`
-        tied:bool=False,      # Start cross-attention with equal q and k: like finds like
+        tied:bool=False,      # Start cross-attention with equal q and k weights
         checkpointing:bool=False, # Recompute activations in the backward pass
     ):
         super().__init__()
@@ -214,8 +214,9 @@ class Decoder(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         init_weights(self)
         if tied:
-            for b in self.blocks:
-                b.cross_attn.projk.load_state_dict(b.cross_attn.projq.state_dict())
+            for block in self.blocks:
+                cross = block.cross_attn
+                cross.projk.load_state_dict(cross.projq.state_dict())
 
     def forward(self,
         x:Tensor,                        # Encoder's tokens of frame 1 (B,N,enc_dim)
@@ -241,11 +242,12 @@ def mix(self:Decoder,
     "Tokens of frame 1 after some blocks, from embedded tokens"
     if indices is None: indices = [-1]
     if self.pos=='rope': # the same rotation in every layer
-        here,there = (self.blocks[0].cross_attn.table(p) for p in (pos,ypos))
+        here = self.blocks[0].cross_attn.table(pos)
+        there = self.blocks[0].cross_attn.table(ypos)
     else:
         here = there = None
-        x,y = (o + sincos_pos(p, self.dim, grid=grid, trained=self.trained).to(o)
-               for o,p in ((x,pos),(y,ypos)))
+        x = x + sincos_pos(pos, self.dim, grid=grid, trained=self.trained).to(x)
+        y = y + sincos_pos(ypos, self.dim, grid=grid, trained=self.trained).to(y)
     return run_blocks(self.blocks, self.norm, x, y, here, there, indices=indices,
                       checkpointing=self.checkpointing)
 
@@ -254,9 +256,9 @@ def quiet_start(
     model:nn.Module, # Model with `blocks`, a `ViT` or a `Decoder`
 ):
     "Zero the last weights of every branch, so that blocks start as the identity"
-    for b in model.blocks:
-        cross = [b.cross_attn.proj] if hasattr(b, 'cross_attn') else []
-        for o in (b.attn.proj, b.mlp.fc2, *cross): nn.init.zeros_(o.weight)
+    for block in model.blocks:
+        cross = [block.cross_attn.proj] if hasattr(block, 'cross_attn') else []
+        for last in (block.attn.proj, block.mlp.fc2, *cross): nn.init.zeros_(last.weight)
 
 # %% ../../nbs/models/02_vit.ipynb #887bcc8b
 def layer_groups(
@@ -280,5 +282,5 @@ def layer_groups(
 def no_decay(
     model:nn.Module, # Model with an encoder
 )->set[str]: # Names of parameters
-    "Parameters without weight decay besides biases and norms: the encoder's tokens and tables"
+    "Parameters without weight decay, besides biases and norms: the encoder's tokens and tables"
     return {f'encoder.{n}' for n in getattr(model.encoder, 'no_weight_decay', set)()}

@@ -52,7 +52,7 @@ def batch(self:Windows)->int:
 
 @patch_property
 def num_tokens(self:Windows)->int:
-    "Tokens seen of each image N, extra ones included"
+    "Tokens seen per image N, extra ones included"
     return tokens_of(self.sizes) + (0 if self.extra is None else self.extra.shape[1])
 
 @patch_property
@@ -69,13 +69,13 @@ def is_full(self:Windows)->bool:
 def tokens_of(
     sizes:Sequence[tuple[int,int]], # One (h,w) per window
 )->int:
-    "Tokens of all windows together"
+    "Total number of tokens in all windows"
     return sum(h*w for h,w in sizes)
 
 def brief(
     sizes:tuple, # Sizes, or corners
 )->str:
-    "As text for messages; of a long list only the first"
+    "Sizes as text for messages; a long list is abbreviated"
     return str(sizes) if len(sizes)<7 else f'({sizes[0]}, ... {len(sizes)} in all)'
 
 # %% ../../nbs/windows/00_layout.ipynb #e1a52c1c
@@ -104,7 +104,7 @@ def _flat_ids(yx, sizes, grid):
 # %% ../../nbs/windows/00_layout.ipynb #5c87a28d
 @patch
 def positions(self:Windows)->Tensor: # (B,N,2)
-    "Place (y,x) of every seen token in the full grid"
+    "Position (y,x) of every seen token in the full grid"
     i = self.index()
     W = self.grid[1]
     return torch.stack([i//W, i%W], -1)
@@ -112,14 +112,14 @@ def positions(self:Windows)->Tensor: # (B,N,2)
 # %% ../../nbs/windows/00_layout.ipynb #31b10b9e
 def as_size(
     hw,                  # Two whole numbers
-    what:str='window',   # What to call it in an error
+    what:str='window',   # Its name in error messages
 )->tuple[int,int]:
     "`hw` as a tuple of two positive ints"
-    t = tuple(hw) if isinstance(hw, Iterable) else (hw,)
-    if len(t)!=2 or any(o!=int(o) or o<1 for o in t):
+    sides = tuple(hw) if isinstance(hw, Iterable) else (hw,)
+    if len(sides)!=2 or any(side!=int(side) or side<1 for side in sides):
         raise ValueError(f'{what} {hw} is not a size; '
                          f'give (height, width) in whole tokens, both at least 1')
-    return int(t[0]),int(t[1])
+    return int(sides[0]),int(sides[1])
 
 def as_sizes(
     sizes, # One or more (h,w)
@@ -141,8 +141,9 @@ def _check_corners(yx, sizes, grid):
     last = torch.tensor(grid, device=yx.device) - torch.tensor(sizes, device=yx.device)
     outside = ((yx<0) | (yx>last)).any(-1)
     if outside.any():
-        b,i = outside.nonzero()[0].tolist()
-        raise ValueError(f'window {i} of image {b}, {sizes[i]} at {tuple(yx[b,i].tolist())}, '
+        image,i = outside.nonzero()[0].tolist()
+        corner = tuple(yx[image,i].tolist())
+        raise ValueError(f'window {i} of image {image}, {sizes[i]} at {corner}, '
                          f'leaves the {grid} grid; '
                          f'its corner must lie between (0, 0) and {tuple(last[i].tolist())}')
 
@@ -169,9 +170,9 @@ def _check(self:Windows):
     seen.scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.int32))
     twice = (seen>1).any(1)
     if twice.any():
-        b = twice.nonzero()[0].item()
-        corners = brief(tuple(map(tuple, self.yx[b].tolist())))
-        raise ValueError(f'windows overlap in image {b}: a token is seen twice in corners '
+        image = twice.nonzero()[0].item()
+        corners = brief(tuple(map(tuple, self.yx[image].tolist())))
+        raise ValueError(f'windows overlap in image {image}: a token is seen twice in corners '
                          f'{corners} of sizes {brief(sizes)}; '
                          f'move the windows apart or draw them with sample_windows')
 
@@ -183,8 +184,9 @@ def split(self:Windows,
     "Cut a token sequence into one map per window"
     if x.shape[1]!=self.num_tokens:
         raise ValueError(f'{x.shape[1]} tokens do not match the {self.num_tokens} of {self!r}')
-    parts = x.split([h*w for h,w in self.sizes] + [self.num_tokens-tokens_of(self.sizes)], 1)
-    return [p.unflatten(1, hw) for p,hw in zip(parts,self.sizes)]
+    extra = self.num_tokens-tokens_of(self.sizes)
+    parts = x.split([*(h*w for h,w in self.sizes), extra], 1)
+    return [part.unflatten(1, hw) for part,hw in zip(parts, self.sizes)]
 
 # %% ../../nbs/windows/00_layout.ipynb #54c7cc5c
 @patch
@@ -216,26 +218,26 @@ _pytree.register_pytree_node(Windows, _flatten, _unflatten, flatten_with_keys_fn
 
 # %% ../../nbs/windows/00_layout.ipynb #e94f17d1
 def window_mask(
-    windows:Windows, # Windows to paint
+    windows:Windows, # Windows to mark
 )->Tensor: # (B,H,W) bool, true where a token is seen
     "Which tokens of the grid are seen, extra tokens included"
     H,W = windows.grid
-    m = torch.zeros(windows.batch, H*W, dtype=torch.bool, device=windows.device)
-    return m.scatter_(1, windows.index(), True).unflatten(1, (H,W))
+    mask = torch.zeros(windows.batch, H*W, dtype=torch.bool, device=windows.device)
+    return mask.scatter_(1, windows.index(), True).unflatten(1, (H,W))
 
 # %% ../../nbs/windows/00_layout.ipynb #3fdb68b3
 def stack_windows(
-    windows:Sequence[Windows], # Windows of some images each, of equal sizes on equal grids
+    windows:Sequence[Windows], # Windows with the same sizes on the same grid
 )->Windows: # Of all the images
-    "Windows of several images as one batch"
-    a = windows[0]
-    for b in windows:
-        extras = [0 if w.extra is None else w.extra.shape[1] for w in (a,b)]
-        if (b.sizes,b.grid)!=(a.sizes,a.grid) or extras[0]!=extras[1]:
-            raise ValueError(f'{a!r} and {b!r} cannot be one batch: sizes, grid and number of '
-                             f'extra tokens must agree')
-    extra = None if a.extra is None else torch.cat([w.extra for w in windows])
-    return Windows.unchecked(torch.cat([w.yx for w in windows]), a.sizes, a.grid, extra)
+    "Windows of several images or batches as one batch"
+    first = windows[0]
+    for other in windows:
+        extras = [0 if w.extra is None else w.extra.shape[1] for w in (first,other)]
+        if (other.sizes,other.grid)!=(first.sizes,first.grid) or extras[0]!=extras[1]:
+            raise ValueError(f'{first!r} and {other!r} cannot be one batch: sizes, grid and '
+                             f'number of extra tokens must agree')
+    extra = None if first.extra is None else torch.cat([w.extra for w in windows])
+    return Windows.unchecked(torch.cat([w.yx for w in windows]), first.sizes, first.grid, extra)
 
 def _collate(batch, *, collate_fn_map=None): return stack_windows(batch)
 
@@ -254,21 +256,22 @@ def crop_windows(
                          f'patch {patch}: it should hold {windows.batch} images of '
                          f'{H*patch}x{W*patch} pixels; see pad_to_patches')
     corners = (windows.yx*patch).expand(len(x), -1, -1).tolist()
-    def cut(b, i):
-        "Pixels of window `i` of image `b`"
-        y,x0 = corners[b][i]
+    def cut(image, i):
+        "Pixels of window `i` of image `image`"
+        top,left = corners[image][i]
         h,w = windows.sizes[i]
-        return x[b,...,y:y+h*patch,x0:x0+w*patch]
-    return [torch.stack([cut(b, i) for b in range(len(x))]) for i in range(len(windows))]
+        return x[image,...,top:top+h*patch,left:left+w*patch]
+    images = range(len(x))
+    return [torch.stack([cut(image, i) for image in images]) for i in range(len(windows))]
 
-# %% ../../nbs/windows/00_layout.ipynb #0a632338
+# %% ../../nbs/windows/00_layout.ipynb #5dcf86f3
 def show_windows(
     windows:Windows,  # Windows to draw
     img=None,         # Image (3,H*P,W*P) in [0,1] or array (H*P,W*P,3); none draws the bare grid
     i:int=0,          # Which image of the batch
     ax=None,          # Axes to draw on
 ):
-    "Draw the windows of image `i`; what the model does not see is dimmed"
+    "Draw the windows of image `i`; everything the model does not see is dimmed"
     import matplotlib.pyplot as plt, numpy as np
     yx = windows.yx[i].tolist()
     H,W = windows.grid
@@ -283,7 +286,7 @@ def show_windows(
         box = plt.Rectangle((x,y), w, h, fill=img is None, alpha=.55 if img is None else 1, **style)
         ax.add_patch(box)
     if windows.extra is not None:
-        e = windows.extra[i].cpu()
-        ax.scatter(e%W+.5, e//W+.5, s=3, c='k', marker='s', lw=0)
+        ids = windows.extra[i].cpu()
+        ax.scatter(ids%W+.5, ids//W+.5, s=3, c='k', marker='s', lw=0)
     ax.set(xlim=(0,W), ylim=(H,0), aspect='equal', xticks=[], yticks=[])
     return ax

@@ -29,15 +29,15 @@ def patch_view(
 def patchify(
     img:Tensor,                # Images (B,C,H*P,W*P)
     patch:int=16,              # Pixels per token side P
-    windows:Windows|None=None, # Which patches, and in what order; none = all of them, row by row
+    windows:Windows|None=None, # Which patches, in their order; none: all, row by row
 )->Tensor: # (B,N,C*P*P)
-    "Flat patches of `img`, all or those that `windows` show"
+    "Flat patches of `img`, all or those inside `windows`"
     x = patch_view(img, patch)
     if windows is not None: windows = check_windows(windows, img, x.shape[1:3])
     if windows is None or windows.is_full: return x.flatten(3).flatten(1,2)
-    b = torch.arange(len(x), device=x.device)[:,None]
-    pos = windows.positions()
-    return x[b,pos[...,0],pos[...,1]].flatten(2)
+    image = torch.arange(len(x), device=x.device)[:,None]
+    row,col = windows.positions().unbind(-1)
+    return x[image,row,col].flatten(2)
 
 # %% ../../nbs/windows/03_tokens.ipynb #6fbdede4
 def unpatchify(
@@ -76,7 +76,7 @@ def unpad(
     x:Tensor,             # (...,H*P,W*P)
     size:tuple[int,int],  # Original (h,w)
 )->Tensor: # (...,h,w)
-    "Cut `x` back to `size`: the inverse of `pad_to_patches`"
+    "Crop `x` back to `size`: the inverse of `pad_to_patches`"
     return x[...,:size[0],:size[1]]
 
 # %% ../../nbs/windows/03_tokens.ipynb #f1d28c84
@@ -84,7 +84,7 @@ def gather_tokens(
     x:Tensor,         # Tokens of the full grid (B,H*W,C)
     windows:Windows,  # Which of them to keep
 )->Tensor: # (B,N,C)
-    "Keep the tokens that `windows` show"
+    "Keep the tokens inside `windows`"
     i = _ids(x, windows, windows.grid[0]*windows.grid[1])
     return x.gather(1, i.expand(-1,-1,x.shape[2]))
 
@@ -93,14 +93,14 @@ def scatter_tokens(
     windows:Windows,  # Where they belong
     fill:float=0.,    # Value of the tokens that were not seen
 )->Tensor: # (B,H*W,C)
-    "Put seen tokens back at their places in the full grid"
+    "Put seen tokens back at their positions in the full grid"
     i = _ids(x, windows, windows.num_tokens)
     out = x.new_full((len(x), windows.grid[0]*windows.grid[1], x.shape[2]), fill)
     return out.scatter(1, i.expand_as(x), x)
 
 # %% ../../nbs/windows/03_tokens.ipynb #d298e56e
 def _ids(x, windows, n):
-    "Ids (B,N,1) of the seen tokens for each of the images in `x`, which must hold `n` tokens each"
+    "Ids (B,N,1) of the seen tokens of each image in `x`, which must have `n` tokens per image"
     if x.ndim!=3 or x.shape[1]!=n or windows.batch not in (1,len(x)):
         raise ValueError(f'tokens of shape {tuple(x.shape)} do not match {windows!r}: '
                          f'it needs {n} tokens of {windows.batch} images')
@@ -108,7 +108,7 @@ def _ids(x, windows, n):
 
 # %% ../../nbs/windows/03_tokens.ipynb #26ec7844
 class PatchEmbed(nn.Module):
-    "Embed the patches that windows show, and no others"
+    "Patch embedding that computes only the patches inside the windows"
     def __init__(self,
         patch_size:int=16, # Pixels per token side P
         in_chans:int=3,    # Channels of the image
@@ -129,7 +129,7 @@ class PatchEmbed(nn.Module):
 
     def forward(self,
         img:Tensor,                # Images (B,C,H*P,W*P)
-        windows:Windows|None=None, # What to embed; none = the whole image
+        windows:Windows|None=None, # What to embed; none: the whole image
     )->Tensor: # Tokens (B,N,dim)
         "Tokens of `img` in the order of `windows`"
         if img.ndim!=4 or img.shape[1]!=self.in_chans:
@@ -144,7 +144,7 @@ def check_windows(
     img:Tensor,           # Images they are meant for
     grid:tuple[int,int],  # Token grid (H,W) of `img`
 )->Windows: # The windows, on the device of `img`
-    "Windows on the device of `img`; raise if they are for another grid or number of images"
+    "Windows on the device of `img`; raise if grid or number of images do not match"
     grid = tuple(grid)
     if windows.grid!=grid:
         raise ValueError(f'the windows lie on a {windows.grid} grid and the image has {grid} '

@@ -135,13 +135,13 @@ class _Spot:
     top:Tensor              # Its height (N)
     seed:Tensor             # Differs from group to group (N)
     sky:Tensor              # Colour of the sky that glass reflects (3)
-    T:Tensor                # Table of `_noise`
+    noise:Tensor            # Table of `_noise`
 
 # %% ../../nbs/worlds/02_paint.ipynb #4111d979
 def _spot(sc, T, rows, d, p, n, fp):
     "The spot where rays `d` (N,3) hit the solids of `rows` at `p`, with normal `n`"
     grazing = (turn_vectors(rows, d)*n).sum(1).abs()/d.norm(dim=1)
-    return _Spot(p=p, n=n, fp=fp, fp_long=fp/grazing.clamp(min=.04), T=T,
+    return _Spot(p=p, n=n, fp=fp, fp_long=fp/grazing.clamp(min=.04), noise=T,
                  u=torch.where(n[:,0].abs()>n[:,1].abs(), p[:,1], p[:,0]),
                  v=torch.where(n[:,2].abs()>.75, p[:,1], p[:,2]),
                  col=rows[:,COLUMN.colour], col2=rows[:,COLUMN.colour2],
@@ -168,7 +168,7 @@ def _facade(spot):
     wall = _mix(wall, _glass(spot, period, floor), panes(0.)*(1-.6*bar))
     wall = _mix(wall, wall*.75, (v<.5).to(u.dtype)) # plinth
     wall = _mix(wall, wall*.6+.3, ((v>height-.45) & (style!=.5)).to(u.dtype)*.8) # cornice
-    rough = _bumps(spot.T, u, v*2, spot.fp_long, .3)
+    rough = _bumps(spot.noise, u, v*2, spot.fp_long, .3)
     tiles = spot.col2*(1-.35*_bars(v, .35, .08, spot.fp)+.25*rough)[:,None]
     return torch.where((spot.n[:,2]>.3)[:,None], tiles, wall)
 
@@ -176,8 +176,8 @@ def _facade(spot):
 def _plaster(spot, style):
     "Stained plaster, or bricks"
     fu = spot.fp_long
-    fine = _bumps(spot.T, spot.u+spot.seed, spot.v, fu, .5)
-    stains = _bumps(spot.T, spot.u*.2+spot.seed, spot.v*.12, fu*.2, 1.)
+    fine = _bumps(spot.noise, spot.u+spot.seed, spot.v, fu, .5)
+    stains = _bumps(spot.noise, spot.u*.2+spot.seed, spot.v*.12, fu*.2, 1.)
     wall = spot.col*(1+.12*fine+.16*stains)[:,None]
     course = (spot.v/.26).floor() # every course is shifted against the one below
     joints = _bars(spot.v, .26, .05, spot.fp)*.7 + _bars(spot.u+.25*course, .5, .04, fu)*.3
@@ -186,7 +186,7 @@ def _plaster(spot, style):
 def _glass(spot, period, floor):
     "Window panes that reflect the sky, some lit from inside"
     keep = _fade(spot.fp_long, period)
-    pick = _cell(spot.T, spot.u/period+spot.seed, spot.v/floor)*keep + .35*(1-keep)
+    pick = _cell(spot.noise, spot.u/period+spot.seed, spot.v/floor)*keep + .35*(1-keep)
     lamp = spot.col.new_tensor([.72,.57,.32])*((pick-.86)*5).clamp(0, 1)[:,None]
     return spot.sky*(.18+.55*pick)[:,None] + .03 + lamp
 
@@ -198,14 +198,14 @@ def _leaf(spot):
     u = (x*.8+z*.6+spot.seed)/size
     v = (y*.9-z*.5)/size
     fp = spot.fp/size
-    clumps = _bumps(spot.T, u, v, fp, 1.)
-    leaves = _bumps(spot.T, v*2.6+u*.4, u*2.6-v*.3, fp*2.6, 1.)
+    clumps = _bumps(spot.noise, u, v, fp, 1.)
+    leaves = _bumps(spot.noise, v*2.6+u*.4, u*2.6-v*.3, fp*2.6, 1.)
     k = .58 + 1.1*clumps + 1.1*leaves
     return _mix(spot.col2, spot.col*1.4, (k+.2*spot.n[:,2]).clamp(0, 1.2))
 
 def _plain(spot):
     "One colour, slightly uneven"
-    return spot.col*(1+.16*_bumps(spot.T, spot.u+spot.seed, spot.v, spot.fp, .15))[:,None]
+    return spot.col*(1+.16*_bumps(spot.noise, spot.u+spot.seed, spot.v, spot.fp, .15))[:,None]
 
 # %% ../../nbs/worlds/02_paint.ipynb #62f351cd
 def _body(spot):
@@ -267,7 +267,7 @@ def _cargo(spot):
     fp = spot.fp
     x,_,z = spot.p.unbind(1)
     seam = _bars(spot.u, spot.par[0], .06, spot.fp_long)*(spot.n[:,2]<.5)
-    dirt = _bumps(spot.T, spot.u*.7, spot.v*.7, spot.fp_long*.7, 1.)
+    dirt = _bumps(spot.noise, spot.u*.7, spot.v*.7, spot.fp_long*.7, 1.)
     out = spot.col*(1+.08*dirt)[:,None]*(1-.3*seam)[:,None]
     back = spot.n[:,1]<-.6
     out = _mix(out, spot.col2*.6, torch.maximum(_bar(z, .1, fp), _bar(x, .03, fp)*back))
@@ -311,7 +311,7 @@ def _masonry(spot):
     kind = spot.par[0]
     fu = spot.fp_long
     fv = spot.fp
-    tone = _bumps(spot.T, spot.u*.5+spot.seed, spot.v*.5, fu*.5, .5)
+    tone = _bumps(spot.noise, spot.u*.5+spot.seed, spot.v*.5, fu*.5, .5)
     upright = _bars(spot.u+.2*(spot.v/.22).floor(), .4, .03, fu)
     brick = (_bars(spot.v, .22, .035, fv)+upright*.7).clamp(max=1)
     joint = torch.where(kind==0, _bars(spot.u, 2.4, .05, fu),
@@ -329,7 +329,7 @@ class _Light:
         self.sc = sc
         self.frame = frame
         self.size = size
-        self.T = to(sc.noise.ravel())
+        self.noise = to(sc.noise.ravel())
         self.eye,rays = camera_rays(sc, frame, size)
         self.rays = to(rays)
         self.table = solid_table(sc, frame, device)
@@ -352,7 +352,7 @@ def shade(self:_Light, x, y, inv, ids, lit):
         px,py,w,i,sunny = (o.index_select(0, at) for o in (x,y,inv,ids,lit))
         ray = self.rays[:,0]*px[:,None] + (self.rays[:,1]*py[:,None]+self.rays[:,2])
         if PAINTS[kind]=='sky':
-            out.index_copy_(0, at, _sky(self.sc, self.T, ray))
+            out.index_copy_(0, at, _sky(self.sc, self.noise, ray))
             continue
         if PAINTS[kind]=='ground': albedo,light = self.ground(px, py, w, i, sunny)
         else: albedo,light = self.solid(PAINTS[kind], ray, w, i)
@@ -368,7 +368,7 @@ def ground(self:_Light, x, y, w, ids, sunny):
     fp = 1/(sc.focal*self.size[1])/w
     far = fp/(w*float(self.eye[2])).clamp(max=1) # a pixel is long where the ground recedes
     place = ground_place(sc, self.frame, self.size, x, y, w)
-    albedo = _ground(sc, self.T, ids, *place, fp, far)
+    albedo = _ground(sc, self.noise, ids, *place, fp, far)
     return albedo,self.ambient*1.05 + self.direct*(float(sc.sun[2])*sunny)[:,None]
 
 @patch
@@ -376,7 +376,8 @@ def solid(self:_Light, paint, d, w, ids):
     "Albedo and light (N,3) of solids that rays `d` (N,3) meet at 1/depth `w`"
     rows = self.table.index_select(0, ids-FIRST_SOLID)
     p,n = surface_of(rows, d, w)
-    albedo = _PAINT[paint](_spot(self.sc, self.T, rows, d, p, n, 1/(self.sc.focal*self.size[1])/w))
+    fp = 1/(self.sc.focal*self.size[1])/w
+    albedo = _PAINT[paint](_spot(self.sc, self.noise, rows, d, p, n, fp))
     near_ground = .75+.25*((p[:,2]+rows[:,COLUMN.height])*1.2).clamp(0, 1)
     open_sky = (.72+.3*n[:,2])*near_ground
     facing = (turn_vectors(rows, n, True)@self.sun).clamp(min=0)
