@@ -10,7 +10,8 @@ from winwin.experiments.html import HtmlPage, html_bar, html_drawing, html_pictu
 from winwin.experiments.panels import FlowPanels
 from winwin.data.pictures import ERROR_STEPS
 from winwin.inference.predictor import FlowPredictor, Predictor
-from winwin.models.hub import load_model
+from winwin.models.dense import create_model
+from winwin.models.hub import bundled_model, load_model
 from winwin.training.recipes import change, recipe_data
 from winwin.tasks.registry import make_task
 from winwin.worlds.datasets import DrivingWorld, LayeredFlow
@@ -226,6 +227,37 @@ def test_a_slow_machine_makes_fewer_steps(tmp_path, monkeypatch, no_memory):
     assert 'On a faster machine there are 20' in text and '10 training steps' in text
     text = run_demo(tiny('seg', steps=20), tmp_path/'b', steps=12, progress=False).read_text(encoding='utf-8')
     assert '12 training steps' in text and 'On a faster machine' not in text, 'steps that were asked for are made'
+
+@pytest.mark.parametrize('task', ['seg','depth'])
+def test_the_encoder_comes_from_the_bundled_model(task, tmp_path):
+    recipe = change(tiny(task).recipe, root=str(tmp_path/'scenes'), lr=0., weight_decay=0., ema=None) # weights stay as they begin
+    begun,fresh = (D.train_demo(recipe, tmp_path/k, keep=1, progress=False, start=start)[0].model for k,start in (('a','seg'),('b',None)))
+    theirs = bundled_model('seg')
+    same = lambda m,n: all(torch.equal(v, n.state_dict()[k]) for k,v in m.state_dict().items())
+    assert same(begun.encoder, theirs.encoder) and not same(fresh.encoder, theirs.encoder)
+    assert same(begun.head, fresh.head), 'only the encoder is taken over'
+
+def test_no_scene_was_seen_by_the_encoder():
+    assert 'seed=2,' in bundled_model('seg').saved['extra']['scenes']
+    for d in (demos['seg'],demos['depth']): assert {recipe_data(d.recipe, k).seed for k in ('train','valid')}=={0,1}
+
+@pytest.mark.parametrize('task,fresh', [('seg',False), ('seg',True), ('depth',False), ('flow',False)])
+def test_console_and_report_say_what_it_started_from(task, fresh, tmp_path, no_memory, capsys):
+    text = run_demo(tiny(task), tmp_path/'demo', fresh=fresh).read_text(encoding='utf-8')
+    line = re.search(r'training: (.*)', capsys.readouterr().err)[1]
+    start = json.loads((tmp_path/'demo'/'demo.json').read_text())['start']
+    if fresh or task=='flow':
+        assert start is None and line=='4 steps from random weights' and 'All weights were random when training began' in text
+        return
+    known = bundled_model('seg').saved
+    assert start==dict(task='seg', scenes=known['extra']['recipe']['images'], steps=known['metrics']['steps'], batch_size=known['extra']['recipe']['train']['batch_size'])
+    assert f"has seen {start['scenes']} other streets of this world; the head is new" in line
+    assert f"on {start['scenes']} other streets of the same world" in text and 'did not start from nothing' in text
+    assert ('trained on the same task' in text)==(task=='seg') and ('trained on another task' in text)==(task=='depth')
+
+def test_an_encoder_of_another_size_is_refused():
+    with pytest.raises(ValueError, match='does not fit winwin_seg_micro. Train a model of its size, or use fresh=True'):
+        D.start_encoder(create_model('winwin_seg_micro'))
 
 def test_only_its_own_files_are_replaced(tmp_path, no_memory, capsys):
     mine = [tmp_path/'notes.txt', tmp_path/'images'/'mine.png', tmp_path/'run'/'plan.txt']

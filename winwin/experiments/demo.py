@@ -46,7 +46,7 @@ class DemoPlan:
     keep:int=6               # Training items in the report, the first ones
 
 _short = dict(images=320, valid_images=32, beta2=.95, ema=.99, log_every=10, save_every=100)
-_streets = dict(_short, head='upsample', batch_size=4, steps=900, lr=2e-3)
+_streets = dict(_short, head='upsample', batch_size=4, steps=900, lr=1e-3)
 demos = {
     'seg': DemoPlan(change(get_preset('driving-seg'), model='winwin_seg_nano',
                            class_weights='auto', **_streets), SegPanels, 'seg'),

@@ -39,7 +39,8 @@ def _opening(page, panels, facts, pictures):
         f'their positions in the full {whole}. From them it learned {panels.goal}. At test time '
         f'the model sees all {all_tokens} tokens in one pass: no tiles, no resizing, no change to '
         'the transformer.', _starting_text(panels, facts['start']),
-        f'{panels.about} All numbers on this page were measured in the run that wrote it.')
+        f'{panels.about} All scores, times and memory on this page were measured in the run that '
+        'wrote it.')
 
 # %% ../../nbs/experiments/02_demo_report.ipynb #13e0b3c0
 def _starting_text(panels, start):
@@ -52,8 +53,8 @@ def _starting_text(panels, start):
             f'that is bundled with winwin: it was trained on {task}, from windows too, in '
             f'{start["steps"]} steps of {start["batch_size"]}, on {start["scenes"]} other '
             f'{panels.thing}s of the same world. None of them is used in this run, to train or to '
-            f'test. The head started from random weights. `winwin demo --fresh` starts from '
-            f'random weights altogether, and scores lower.')
+            'test. The head started from random weights. `winwin demo --fresh` starts the encoder '
+            'from random weights too.')
 
 # %% ../../nbs/experiments/02_demo_report.ipynb #2746f502
 def _training(page, panels, facts, pictures):
