@@ -1,4 +1,4 @@
-"Worlds: the answers are exact, the same everywhere, and survive a cache."
+"Worlds: targets are exact, the same everywhere, and survive a cache."
 import numpy as np, pytest, torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
@@ -99,7 +99,7 @@ def test_high_resolution_in_little_memory():
     small = DrivingWorld((216,384), seed=1)[0]
     assert (item['labels'][2::5,2::5]==small['labels']).float().mean()>.998
 
-# Exact answers
+# Exact targets
 
 @pytest.mark.parametrize('seed', range(3))
 @pytest.mark.parametrize('frame', [0,1])

@@ -85,7 +85,7 @@ def set_layer_tau(
 
 # %% ../../nbs/models/07_controls.ipynb #93e099a6
 class _Tempered:
-    "Mixed into a timm layer that has a temperature, or is being watched"
+    "Mixin for a timm layer that has a temperature or is being watched"
     def forward(self, *args, **kwargs):
         before = self.fused_attn
         self.fused_attn = True
@@ -261,7 +261,7 @@ def fold_temperature(
     kind:str='all',                      # Which layers
     layers:int|Sequence[int]|None=None,  # Their numbers within each kind
 )->nn.Module: # The same model, its temperatures 1
-    "Write temperatures into the weights that make the queries"
+    "Fold temperatures into the weights that produce the queries"
     for name,layer in attention_layers(model, kind, layers).items():
         tau = layer_tau(layer)
         if not isinstance(tau, Tensor) and tau==1: continue
@@ -298,7 +298,7 @@ def tempered(
     model:nn.Module,                   # Model, ours or timm's
     taus:dict[str,float|Tensor],       # Temperatures by layer; other layers keep theirs
 )->Iterator[nn.Module]:
-    "Within: the model has other temperatures"
+    "Context in which the model has other temperatures"
     before = set_temperature(model, taus)
     try: yield model
     finally: set_temperature(model, before)
