@@ -95,7 +95,7 @@ def test_a_file_that_is_wrong_is_not_kept(tmp_path):
 
 def test_bad_input(tmp_path):
     model = create_model('winwin_seg_micro', num_classes=3, **micro)
-    with pytest.raises(ValueError, match='less than 2x2'): export_model(model, tmp_path/'m.onnx', size=(8,64))
+    with pytest.raises(ValueError, match='fewer than 2x2'): export_model(model, tmp_path/'m.onnx', size=(8,64))
     with pytest.raises(FileNotFoundError, match='there is no file'): Exported(tmp_path/'no.onnx')
     with pytest.raises(ValueError, match='cannot be exported'):
         export_model(create_model('winwin_pretrain_micro', **micro, **decoder), tmp_path/'m.onnx', size=(32,32))

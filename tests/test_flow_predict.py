@@ -233,7 +233,7 @@ def test_uncertainty_of_a_copy_is_in_pixels_of_the_frame():
     assert torch.allclose(full, torch.full((32,64), 2.125)) and torch.allclose(half, 2*full)
 
 def test_models_that_are_none(model):
-    with pytest.raises(ValueError, match='Linear is no dense model'): FlowPredictor(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match='Linear is not a dense model'): FlowPredictor(nn.Linear(2, 2))
     with pytest.raises(ValueError, match='use predict, or Predictor'): FlowPredictor(create_model('winwin_seg_micro'))
     with pytest.raises(ValueError, match='use predict_flow, or FlowPredictor'): Predictor(model)
     for kw,text in ((dict(mode='tile'),'needs size'), (dict(mode='whole'),'use full'), (dict(rows='many'),"'auto'")):
@@ -255,7 +255,7 @@ def test_nothing_is_replaced_by_accident(tmp_path):
     with pytest.raises(FileExistsError, match='overwrite=True'): p.save(tmp_path, name='a')
     assert not (tmp_path/'flow').exists()
     assert len(p.save(tmp_path, name='a', overwrite=True))==2
-    with pytest.raises(ValueError, match='came without a name'): p.save(tmp_path)
+    with pytest.raises(ValueError, match='has no name'): p.save(tmp_path)
     with pytest.raises(ValueError, match='choose from flow, color, uncertainty'): p.save(tmp_path, 'map', name='b')
     with pytest.raises(ValueError, match='use one of .flo'): p.save(tmp_path, name='b', format='jpg')
     bare = FlowPredictor(ByColour(2))(photo(), photo(seed=1))
@@ -302,7 +302,7 @@ def test_pairs_by_suffix_and_by_folder(tmp_path):
     assert torch.allclose(read_flow(tmp_path/'two/flow/b.flo')[0], true(photo(seed=1), photo(seed=0)), atol=1e-5)
 
 @pytest.mark.parametrize('kw,text', [(dict(second='x', suffixes=('a','b')), 'not both'), (dict(suffixes=('_10',)), 'two ends of names'), (dict(kinds='map'), 'choose from flow'),
-    (dict(format='.jpg'), 'use one of .flo'), (dict(largest='most'), "pixels, 'all', or None"), (dict(largest=0), 'no length'), (dict(largest='all', kinds='color'), "add 'flow' to kinds")])
+    (dict(format='.jpg'), 'use one of .flo'), (dict(largest='most'), "pixels, 'all', or None"), (dict(largest=0), 'not a length'), (dict(largest='all', kinds='color'), "add 'flow' to kinds")])
 def test_folder_settings(kw, text, tmp_path):
     src = film(tmp_path/'in', ['1','2'])
     with pytest.raises(ValueError, match=text): FlowPredictor(ByColour()).folder(src, tmp_path/'out', **kw)
@@ -476,7 +476,7 @@ def test_command_for_submissions(call, runs, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(Sintel, 'counts', dict(test=3)); monkeypatch.setattr(Spring, 'counts', dict(test=16))
     monkeypatch.setattr(KITTI, 'counts', {y: dict(testing=2) for y in (2012,2015)})
     code,out,err = call(runs/'flow', root, '-o', tmp_path/'out', '--submission', kind)
-    assert code==0 and made(tmp_path/'out')==sorted(names) and f'{len(names)} files' in out and 'Then: ' in out, err
+    assert code==0 and made(tmp_path/'out')==sorted(names) and f'{len(names)} files' in out and 'Next: ' in out, err
 
 @pytest.mark.parametrize('words,text', [
     (('flow','in/1.png'), '1.png is one frame; give the second one too'), (('flow','in/1.png','wide.png'), 'both need one size'), (('flow','in/1.png','in/9.png'), 'there is no file'),

@@ -121,7 +121,7 @@ def test_settings_fail_at_once(model, kw, text):
     with pytest.raises(ValueError, match=text): Predictor(model, **kw)
 
 def test_models_that_are_none(tmp_path):
-    with pytest.raises(ValueError, match='Linear is no dense model'): Predictor(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match='Linear is not a dense model'): Predictor(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="give task='seg' or 'depth'"): Predictor(ByColour())
     with pytest.raises(ValueError, match='a class map of 1 outputs'): Predictor(ByRed(), task='seg')
     with pytest.raises(ValueError, match="'taper' or 'uniform'"): Predictor(ByRed(), 'tile', (8,8), weights='confidence', task='depth')
@@ -223,7 +223,7 @@ def test_nothing_is_replaced_by_accident(tmp_path):
     assert (tmp_path/'overlay/a.png').read_bytes()==before and not (tmp_path/'labels').exists()
     seg()(photo(seed=1)).save(tmp_path, name='a', overwrite=True)
     assert (tmp_path/'overlay/a.png').read_bytes()!=before
-    with pytest.raises(ValueError, match='came without a name'): got.save(tmp_path)
+    with pytest.raises(ValueError, match='has no name'): got.save(tmp_path)
     with pytest.raises(ValueError, match='choose from map, overlay, color'): got.save(tmp_path, name='b', kinds=())
 
 def test_a_file_is_complete_or_not_there(tmp_path, monkeypatch):

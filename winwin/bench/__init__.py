@@ -1,4 +1,4 @@
-"What it costs, and against whom"
+"What a step costs, and how that compares"
 # Made by tools/nb.py from nbs/rooms.toml and the notebooks' public names: edit those, not this file.
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -18,8 +18,9 @@ _heads = 12
 _dim = 64
 
 def _vectors(device, tokens, n=2):
-    g = torch.Generator().manual_seed(0)
-    return [torch.randn(1,_heads,tokens,_dim, generator=g).to(device) for _ in range(n)]
+    "`n` tensors (1,heads,tokens,D) from a fixed seed"
+    rng = torch.Generator().manual_seed(0)
+    return [torch.randn(1,_heads,tokens,_dim, generator=rng).to(device) for _ in range(n)]
 
 def _on(f, tokens, n=2, times=1):
     "A case that calls `f` with vectors of some tokens"
@@ -37,8 +38,8 @@ _times = 20
 
 def _row_again(device):
     "A case that changes the temperature of a row"
-    s = attention_logits(*_vectors(device, 3600), 1234)
-    return lambda: [(s*1.3).softmax(-1) for _ in range(_times)]
+    logits = attention_logits(*_vectors(device, 3600), 1234)
+    return lambda: [(logits*1.3).softmax(-1) for _ in range(_times)]
 
 def _map_again(device, tokens=3600):
     "A case that changes the temperature of the map of all tokens"
@@ -49,8 +50,8 @@ _taus = [.8+i/50 for i in range(61)]
 
 def _curve(q, k):
     "Self-probability at 61 temperatures from one `TauCurve`"
-    c = TauCurve(q, k)
-    return [c.self_probability(t) for t in _taus]
+    curve = TauCurve(q, k)
+    return [curve.self_probability(tau) for tau in _taus]
 
 # %% ../../nbs/bench/03_attention.ipynb #d46227a7
 def _matching(device, **over):
@@ -59,15 +60,15 @@ def _matching(device, **over):
     torch.manual_seed(0)
     model = create_model('winwin_seg_small', num_classes=2, **over).to(device)
     with torch.no_grad():
-        for b in model.encoder.blocks: b.attn.qkv.weight[:model.encoder.dim] *= 3
+        for block in model.encoder.blocks: block.attn.qkv.weight[:model.encoder.dim] *= 3
     imgs = torch.rand(8,3,384,640, generator=torch.Generator().manual_seed(0)).to(device)
-    t = clock(device)
+    begin = clock(device)
     match_temperature(model, imgs, '2x11')
-    return (clock(device)-t)/cpu_share(device)
+    return (clock(device)-begin)/cpu_share(device)
 
 # %% ../../nbs/bench/03_attention.ipynb #b98e6e48
-def _figures(times, measured):
-    "The rows of the benchmark"
+def _rows(times, measured):
+    "The rows that follow from the times of the cases"
     def ms(k): return 1e3*statistics.median(times[k])
     out = {}
     for n in (3600,8100):
@@ -81,10 +82,13 @@ def _figures(times, measured):
     out['ms of that row at a new tau'] = ms('row, new tau')
     out['ms of the map at a new tau'] = ms('map, new tau')
     out['61 taus, times faster than 61 passes'] = ratio(times['61 passes'], times['61 taus'])
-    out['s of match_temperature'] = _matching(measured['device'])
     return out
 
-# %% ../../nbs/bench/03_attention.ipynb #0b0c13d1
+def _figures(times, measured):
+    "All rows of the benchmark"
+    return _rows(times, measured) | {'s of match_temperature': _matching(measured['device'])}
+
+# %% ../../nbs/bench/03_attention.ipynb #3dff52b6
 _sdpa = F.scaled_dot_product_attention
 _cases = {'self-probability, 3600': _on(self_probability, 3600), 'SDPA, 3600': _on(_sdpa, 3600, 3),
           'self-probability, 8100': _on(self_probability, 8100), 'SDPA, 8100': _on(_sdpa, 8100, 3),
@@ -93,7 +97,6 @@ _cases = {'self-probability, 3600': _on(self_probability, 3600), 'SDPA, 3600': _
           '61 taus': _on(_curve, 3600),
           '61 passes': _on(self_probability, 3600, times=2)}
 
-# %% ../../nbs/bench/03_attention.ipynb #3dff52b6
 attention_benches = [Bench('probes', rounds=3, memory=True, figures=_figures, cases=_cases,
     about='attention of 3600 and 8100 tokens in 12 heads; temperature without labels',
     scale={'row': 1/_times, 'row, new tau': 1/_times, 'map, new tau': 1/_times, '61 passes': 61/2,

@@ -88,7 +88,7 @@ def trace_cost(
     windows2:Windows|None=None,      # In the second frame; none = as in the first
     dtype:torch.dtype=torch.float32, # Of weights and activations
 )->Cost:
-    "Run a model without values and count"
+    "Operations and bytes of one image, from a run of the model without values"
     model = as_model(model)
     args = _inputs(model, _windows(windows), windows2, dtype)
     weights = {k: _shape_of(v, dtype) for k,v in (*model.named_parameters(),*model.named_buffers())}
@@ -162,12 +162,12 @@ def flops(
     training:bool=False,             # Count the backward pass too
 )->int: # Two per multiply-add
     "Operations of linear layers, convolutions and attention"
-    c = trace_cost(model, windows, windows2)
-    return batch*(c.forward+c.backward*training)
+    cost = trace_cost(model, windows, windows2)
+    return batch*(cost.forward+cost.backward*training)
 
 @dataclass(frozen=True)
 class Memory:
-    "Bytes by what needs them"
+    "Bytes of a step: weights, gradients, optimiser, activations, outputs"
     weights:int       # All weights
     gradients:int     # One number per trained weight
     optimizer:int     # AdamW keeps two
@@ -188,12 +188,13 @@ def memory(
     training:bool=True,              # With gradients; otherwise weights and maps alone
     dtype:torch.dtype=torch.float32, # Of activations; weights, gradients and AdamW stay as they are
 )->Memory: # In bytes
-    "What a step needs, as far as it grows with model and windows"
+    "Bytes of a step that grow with model and windows"
     return _memory(trace_cost(model, windows, windows2, dtype), batch, training)
 
-def _memory(c, batch, training):
-    if not training: return Memory(c.weights, 0, 0, 0, batch*c.outputs)
-    return Memory(c.weights, c.trained, 2*c.trained, batch*c.activations, 2*batch*c.outputs)
+def _memory(cost, batch, training):
+    if not training: return Memory(cost.weights, 0, 0, 0, batch*cost.outputs)
+    return Memory(cost.weights, cost.trained, 2*cost.trained, batch*cost.activations,
+                  2*batch*cost.outputs)
 
 # %% ../../nbs/bench/00_cost.ipynb #41da7810
 @dataclass(frozen=True)
@@ -216,21 +217,21 @@ def plan(
     dtype:torch.dtype=torch.float32,  # Of activations
     margin:float=.15,                 # Share of the memory to leave free, for what is not counted
 )->Plan:
-    "The largest windows whose training step fits"
+    "The largest square windows whose training step fits into `gpu_gb`"
     model = as_model(model)
     room = gpu_gb*1e9*(1-margin)
     grid = tuple(-(-o//model.encoder.patch_size) for o in resolution)
-    def cost(side):
+    def traced(side):
         return trace_cost(model, sample_windows(grid, [(side,side)]*n), dtype=dtype)
-    def step(c): return _memory(c, batch, True)
+    def step(cost): return _memory(cost, batch, True)
     full = trace_cost(model, grid, dtype=dtype)
     if step(full).total<=room: return Plan('full', grid, grid[0]*grid[1], step(full), 1.)
-    side = _largest_side(lambda s: step(cost(s)).total<=room, _largest(grid, n))
-    if side<2: raise _too_small(n, step(cost(2)).total/1e9/(1-margin), gpu_gb)
-    c = cost(side)
+    side = _largest_side(lambda side: step(traced(side)).total<=room, _largest(grid, n))
+    if side<2: raise _too_small(n, step(traced(2)).total/1e9/(1-margin), gpu_gb)
+    cost = traced(side)
     scheme = f'{n}x{side}' if n<10 else f'{n}*{side}x{side}'
-    speedup = (full.forward+full.backward)/(c.forward+c.backward)
-    return Plan(scheme, grid, n*side*side, step(c), speedup)
+    speedup = (full.forward+full.backward)/(cost.forward+cost.backward)
+    return Plan(scheme, grid, n*side*side, step(cost), speedup)
 
 # %% ../../nbs/bench/00_cost.ipynb #c8418460
 def _too_small(n, need, gpu_gb):
@@ -249,8 +250,8 @@ def _largest_side(fits, most):
 
 def _largest(grid, n):
     "Side of the largest square of which `n` fit side by side"
-    def room(s): return (grid[0]//s)*(grid[1]//s)>=n
-    return max((s for s in range(1, min(grid)+1) if room(s)), default=0)
+    H,W = grid
+    return max((k for k in range(1, min(grid)+1) if (H//k)*(W//k)>=n), default=0)
 
 # %% ../../nbs/bench/00_cost.ipynb #6cee870e
 @dataclass(frozen=True)
@@ -263,7 +264,7 @@ def step_seconds(
     cost:Cost,             # From `trace_cost`
     speed:Speed=Speed(),   # Of the device; without it the result is the number of operations
 )->float: # Forward and backward pass of one image
-    "How long the products of a training step take"
+    "Estimated seconds of the matrix products of a training step"
     backward = min(5*cost.attention//2, cost.backward) # as `trace_cost` counts it
     attention = cost.attention+backward
     return attention/speed.attention + (cost.forward+cost.backward-attention)/speed.linear
@@ -276,7 +277,7 @@ def measure_speed(
     dim:int=768,                       # Channels, in heads of 64
     seconds:float=.3,                  # For each speed; at least two runs
 )->Speed:
-    "The speed of one linear layer and one attention, forward and backward, in their fastest run"
+    "Operations per second of a linear layer and of attention, each in its fastest run"
     def new(*shape): return torch.randn(*shape, dtype=dtype, device=device, requires_grad=True)
     x = new(tokens, dim)
     w = new(4*dim, dim)

@@ -22,11 +22,11 @@ from ..tasks.task import predict_full
 
 # %% ../../nbs/inference/03_export.ipynb #f9f88188
 class WholeImage(Windows):
-    "The whole image as one window, of a size that may be a symbol"
+    "The whole image as one window, of a size that may be symbolic"
     batch = 1
     is_full = True
     def __init__(self,
-        grid:tuple, # Token grid (H,W): numbers, or what an exporter has in place of them
+        grid:tuple, # Token grid (H,W): integers, or an exporter's symbols
     ):
         for k,v in dict(yx=None, sizes=(tuple(grid),), grid=tuple(grid), extra=None).items():
             object.__setattr__(self, k, v)
@@ -47,7 +47,7 @@ class DensePath(nn.Module):
     "A dense model from images to the map of the full image"
     def __init__(self,
         model:DenseModel, # Model, whose temperatures are 1
-        pad:bool=False,   # Extend images to whole patches, and cut the map back
+        pad:bool=False,   # Pad images to whole patches, and crop the map back
     ):
         super().__init__()
         self.model = model
@@ -77,7 +77,7 @@ class FlowPath(DensePath):
     "A flow model from two images to the flow of the full first one"
     def __init__(self,
         model:FlowModel,  # Model, whose temperatures are 1
-        pad:bool=False,   # Extend images to whole patches, and cut the map back
+        pad:bool=False,   # Pad images to whole patches, and crop the map back
     ):
         super().__init__(model, pad)
         self.full = _FlowPass(model)
@@ -95,12 +95,12 @@ class _FlowPass(_DensePass):
     "The same for two frames"
     def __call__(self, image1, image2):
         m = self.model
-        d = m.encoder.depth
+        depth = m.encoder.depth
         both = torch.cat([image1,image2])
         w = WholeImage(m.encoder.patch_embed.grid(both))
-        early = [h for h in m.hooks if h<d]
-        late = [h-d for h in m.hooks if h>=d]
-        x = m.encoder.forward_intermediates((both-m.mean)/m.std, w, sorted({*early,d-1}))
+        early = [layer for layer in m.hooks if layer<depth]
+        late = [layer-depth for layer in m.hooks if layer>=depth]
+        x = m.encoder.forward_intermediates((both-m.mean)/m.std, w, sorted({*early,depth-1}))
         # not chunk(): it makes a constant of the batch
         x = [o.unflatten(0, (2,-1)) for o in x]
         pos = w.positions()
@@ -113,7 +113,7 @@ class _Fusion(FeatureFusion):
     "The same fusion for maps of any size"
     def forward(self, x:Tensor, skip:Tensor|None=None)->Tensor:
         if skip is None: return super().forward(x, None)
-        for d in (-2,-1): x = x.index_select(d, torch.arange(skip.shape[d]))
+        for axis in (-2,-1): x = x.index_select(axis, torch.arange(skip.shape[axis]))
         return self._double(x + self.resConfUnit1(skip))
 
     def _double(self, x):
@@ -122,7 +122,7 @@ class _Fusion(FeatureFusion):
 
 # %% ../../nbs/inference/03_export.ipynb #4dd9b861
 def _exportable(model, grid):
-    "Change a copy of a model so that it can be traced; `grid` is none if the size stays open"
+    "Change a copy of a model so that it can be traced; `grid` is none for a dynamic size"
     for m in model.modules():
         if type(m) is FeatureFusion and grid is None: m.__class__ = _Fusion
     if not isinstance(model.encoder, TimmEncoder):
@@ -140,7 +140,7 @@ def _exportable(model, grid):
 
 # %% ../../nbs/inference/03_export.ipynb #71b00e5a
 def _open_rope(rope):
-    "Compute DINOv3's rotations for a grid whose size is a symbol; other encoders do so already"
+    "Replace the function that computes DINOv3's rotations"
     from timm.layers import RotaryEmbeddingDinoV3
     if not isinstance(rope, RotaryEmbeddingDinoV3): return
     def embed(shape, no_aug=False):
@@ -148,14 +148,14 @@ def _open_rope(rope):
         most = dict(separate=(H,W), max=(torch.sym_max(H, W),)*2,
                     min=(torch.sym_min(H, W),)*2)[rope.normalize_coords]
         # (H,), (W,) in [0,1]
-        y,x = ((torch.arange(n) + (.5+rope.grid_offset))/d for n,d in zip(shape, most))
+        y,x = ((torch.arange(n) + (.5+rope.grid_offset))/m for n,m in zip(shape, most))
         at = torch.stack([y[:,None].expand(H,W), x.expand(H,W)], -1).flatten(0,1) # (H*W,2)
         return torch.cat(rope._get_pos_embed_from_coords(2*at-1), -1)
     rope._create_embed = embed
 
 # %% ../../nbs/inference/03_export.ipynb #6ff07c4a
 def _one_size(vit):
-    "Why a winwin encoder cannot be exported with an open size; none if it can"
+    "Why a winwin encoder cannot be exported with a dynamic size; none if it can"
     if any(b.local_window for b in vit.blocks):
         return 'local attention pads every map by its own size'
     if ':' in vit.pos: return f'positions {vit.pos!r} are resized, but not for the trained grid'
@@ -211,9 +211,9 @@ def _need(name):
     "A package of the extra `export`"
     import importlib
     try: return importlib.import_module(name)
-    except ImportError as e:
+    except ImportError as error:
         raise ImportError(f"ONNX needs the package {name}; pip install 'winwin[export]', "
-                          "or take format='torch'") from e
+                          "or take format='torch'") from error
 
 @contextmanager
 def _quiet():
@@ -276,10 +276,10 @@ def _write(whole, path, format, info, size, batch):
     "Trace, and save in a format"
     frames = 2 if isinstance(whole, FlowPath) else 1
     P = whole.model.patch_size
-    d = {0: torch.export.Dim('batch'), 2: P*torch.export.Dim('rows', min=2),
-         3: P*torch.export.Dim('columns', min=2)}
+    dims = {0: torch.export.Dim('batch'), 2: P*torch.export.Dim('rows', min=2),
+            3: P*torch.export.Dim('columns', min=2)}
     args = tuple(torch.rand(batch, 3, *size) for _ in range(frames))
-    shapes = (d,)*frames if info['dynamic'] else None
+    shapes = (dims,)*frames if info['dynamic'] else None
     if format=='onnx':
         for package in ('onnx','onnxscript','onnxruntime'): _need(package)
     with torch.no_grad(), _quiet():
@@ -305,7 +305,8 @@ def _compare(model, file, shapes, tol):
             raise ValueError(f'the file gives {tuple(got.shape)}, the model {tuple(want.shape)}')
         worst = max(worst, ((got-want).abs().max()/want.abs().max().clamp(min=1)).item())
     if not worst<=tol:
-        raise ValueError(f'the file differs from the model by {worst:.2g}, more than {tol:g}')
+        raise ValueError(f'the file differs from the model by {worst:.2g}, more than {tol:g}; '
+                         f'raise tol if that is accurate enough')
     return worst
 
 # %% ../../nbs/inference/03_export.ipynb #0bda50e3
@@ -323,10 +324,11 @@ def _whole_size(model, size, dynamic):
                          'dynamic=True')
     h,w = size
     if h<2*P or w<2*P:
-        raise ValueError(f'images of {h}x{w} pixels have less than 2x2 patches of {P}; '
+        raise ValueError(f'images of {h}x{w} pixels have fewer than 2x2 patches of {P}; '
                          'give larger ones')
     if dynamic and (h%P or w%P):
-        raise ValueError(f'{h}x{w} pixels are no whole patches of {P}, which dynamic=True needs')
+        raise ValueError(f'{h}x{w} pixels are not a multiple of the patch, {P}, as dynamic=True '
+                         f'requires; give such a size, or leave dynamic out')
     return int(h),int(w)
 
 # %% ../../nbs/inference/03_export.ipynb #2b5015fd

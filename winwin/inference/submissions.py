@@ -23,20 +23,21 @@ def submission_files(
     root:str|Path,      # Folder of the dataset, as for `Sintel`, `KITTI` and `Spring`
     strict:bool=True,   # An incomplete download is an error; else a warning
 )->dict[str,tuple[Path,Path]]: # Both frames by the path of their flow
-    "Files that a server expects, and the frames that each is about"
+    "Files that a server expects, each with the two frames it is predicted from"
     if kind not in SUBMISSIONS: raise unknown_name('submission', kind, SUBMISSIONS)
     if kind=='sintel':
-        sets = {r: Sintel(root, 'test', r, strict) for r in ('clean','final')}
-        def at(part, n): return f'{part}/{n}.flo'
+        sets = {part: Sintel(root, 'test', part, strict) for part in ('clean','final')}
+        def at(part, name): return f'{part}/{name}.flo'
     elif kind=='spring': # 0003/FW_left_0001
         sets = {'': Spring(root, 'test', strict=strict)}
         again = r'/flow_\1/flow_\1_\2.flo5'
-        def at(part, n): return re.sub(r'/(\w+)_(\d+)$', again, n)
+        def at(part, name): return re.sub(r'/(\w+)_(\d+)$', again, name)
     else: # 000000_10
         folder = 'flow/' if kind=='kitti2015' else ''
         sets = {folder: KITTI(root, 'testing', int(kind[-4:]), strict)}
-        def at(part, n): return f'{part}{n}.png'
-    return {at(part, n): f[:2] for part,data in sets.items() for n,f in zip(data.names, data.files)}
+        def at(part, name): return f'{part}{name}.png'
+    return {at(part, name): files[:2] for part,data in sets.items()
+            for name,files in zip(data.names, data.files)}
 
 # %% ../../nbs/inference/02_submissions.ipynb #745856cd
 @dataclass(repr=False)
@@ -44,7 +45,7 @@ class SubmissionReport(FolderReport):
     "What `write_submission` wrote, and what to do next"
     then:str='' # A command, or the file to upload; nothing if pairs are missing
 
-    def __repr__(self): return super().__repr__() + (f'\nThen: {self.then}' if self.then else '')
+    def __repr__(self): return super().__repr__() + (f'\nNext: {self.then}' if self.then else '')
 
 # %% ../../nbs/inference/02_submissions.ipynb #4d92af6e
 def write_submission(
@@ -53,9 +54,9 @@ def write_submission(
     out:str|Path,                           # Where to write; one folder per model and kind
     kind:str,                               # One of `SUBMISSIONS`
     strict:bool=True,                       # An incomplete download is an error; else a warning
-    overwrite:bool=False,                   # Replace files that are there; else resume
+    overwrite:bool=False,                   # Replace existing files; else resume
     progress:bool=True,                     # Show a bar
-)->SubmissionReport: # What was written, and what to do then
+)->SubmissionReport: # Files written, and what to do next
     "Write the flow of all test frames as a server expects it"
     pairs = submission_files(kind, root, strict)
     root = Path(root)
@@ -67,13 +68,14 @@ def write_submission(
     def save(p, todo):
         _write_flow(todo[0], p.flow)
         return todo
-    first = {n: a for n,(a,_) in pairs.items()}
-    predict_and_write(first, files, predict, save, root, overwrite, progress, 'pair', report)
+    firsts = {name: first for name,(first,_) in pairs.items()}
+    predict_and_write(firsts, files, predict, save, root, overwrite, progress, 'pair', report)
     if not report.failed: _finish(report, out, kind, pairs)
     return report
 
 # %% ../../nbs/inference/02_submissions.ipynb #4915ad93
 def _write_flow(path, flow):
+    "Write flow in the format of the suffix, clamped to what KITTI's files hold"
     if not flow.isfinite().all(): raise ValueError('the model predicts flow that is not finite')
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix=='.png': flow = flow.clamp(-2**9, 2**9-1/64)
@@ -93,5 +95,6 @@ def _finish(report, out, kind, names):
         report.written.append(archive)
 
 def _zip(to, out, names):
-    with zipfile.ZipFile(to, 'w') as z: # PNG files are packed already
-        for n in names: z.write(out/n, n)
+    "Write an archive of the files `names` under `out`"
+    with zipfile.ZipFile(to, 'w') as archive: # uncompressed: PNG files are compressed already
+        for name in names: archive.write(out/name, name)
