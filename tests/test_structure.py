@@ -216,6 +216,42 @@ def test_most_exported_cells_fit_on_a_screen():
     sizes = sorted(len(code_lines(c)) for p in NBS for c in cells(p, 'code') if is_exported(c))
     assert sizes[int(.9*len(sizes))]<=25, f'nine of ten exported cells have at most 25 lines, not {sizes[int(.9*len(sizes))]}'
 
+# Notebooks with too little prose or too few lessons. Delete a notebook from the list when its test says so.
+THIN_WAIT = {
+    'data/02_flow_files', 'data/04_benchmarks', 'worlds/00_streets', 'worlds/01_raycast', 'worlds/02_paint', 'worlds/03_textures',
+    'worlds/04_layered', 'models/08_croco', 'attention/00_statistics', 'temperature/01_matching', 'temperature/02_search',
+    'temperature/03_comparison', 'temperature/04_checkpoint', 'workbench/00_widgets', 'workbench/01_snapshots', 'workbench/02_explorer',
+    'workbench/03_windows', 'workbench/04_guidance', 'workbench/05_attention', 'workbench/06_temperature', 'workbench/07_lab',
+    'workbench/08_contest', 'experiments/02_demo_report', 'experiments/04_studies', 'experiments/05_resolution',
+}
+
+def asserts(cell):
+    "Whether a cell is a lesson: not exported, and able to fail"
+    return not is_exported(cell) and bool(re.search(r'\bassert\b|test_\w+\(|expect_fail|allclose', source(cell)))
+
+def thin(cells):
+    "What a page lacks: a cell of prose for every exported cell, a lesson that asserts for every two; nothing if it lacks nothing"
+    code = [c for c in cells if c['cell_type']=='code']
+    exported = sum(map(is_exported, code))
+    prose = sum(bool(source(c).strip()) for c in cells if c['cell_type']=='markdown')
+    lessons = sum(map(asserts, code))
+    if prose>=exported and 2*lessons>=exported: return ''
+    return f'{exported} exported cells, {prose} cells of prose, {lessons} lessons that assert'
+
+def page(text):
+    "Cells of a page from letters: m markdown, e exported, l a lesson, c other code"
+    words = dict(m=('markdown','words'), e=('code','#| export\nassert x'), l=('code','test_eq(1, 1)'), c=('code','print(1)'))
+    return [dict(zip(('cell_type','source'), words[k])) for k in text]
+
+@pytest.mark.parametrize('text,ok', [('', True), ('mc', True), ('meml', True), ('memel', True), ('memec', False), ('meel', False), ('mmeeel', False), ('mmmeeell', True)])
+def test_thin_pages_are_found(text, ok): assert (thin(page(text))=='')==ok
+
+@each_notebook
+def test_page_has_prose_and_lessons(path):
+    lacks = thin(cells(path))
+    if tool.name(path) in THIN_WAIT: assert lacks, f'{tool.name(path)} is no longer thin: delete it from THIN_WAIT'
+    else: assert not lacks, f'{lacks}; write a sentence for every exported cell and a lesson for every two'
+
 @each_notebook
 def test_code_is_at_most_100_columns_wide(path):
     wide = [o for c in cells(path, 'code') for o in source(c).splitlines() if len(o)>100 and not o.startswith('#|')]
@@ -244,6 +280,41 @@ def test_lines_need_not_be_solved(mod):
             if isinstance(child, ast.NamedExpr):
                 alone = isinstance(o, (ast.If,ast.While)) and o.test is child
                 assert alone, f'{at}: a walrus inside a larger expression; give it a line of its own'
+
+LETTERS = set('B n N C D H W h w P q k v x y z u t p i j m _'.split()) # the table of nbs/contributing.ipynb
+
+# Modules with one-letter names from outside the table, still to be renamed. Delete a module from the list when its test says so.
+LETTERS_WAIT = {
+    'windows.layout', 'windows.sampling', 'windows.tokens', 'windows.guidance', 'data.images', 'data.pictures', 'data.flow_files',
+    'data.folders', 'data.benchmarks', 'data.augment', 'worlds.streets', 'worlds.raycast', 'worlds.paint', 'worlds.textures',
+    'worlds.layered', 'worlds.datasets', 'models.vit', 'models.loading', 'models.heads', 'models.croco', 'models.hub',
+    'attention.statistics', 'attention.views', 'attention.recorder', 'attention.token_maps', 'temperature.theory', 'temperature.matching',
+    'temperature.search', 'temperature.comparison', 'temperature.checkpoint', 'workbench.explorer', 'workbench.windows',
+    'workbench.guidance', 'workbench.attention', 'workbench.temperature', 'workbench.lab', 'workbench.contest', 'experiments.html',
+    'experiments.panels', 'experiments.demo_report', 'experiments.demo', 'experiments.studies', 'experiments.resolution',
+}
+
+def odd_letters(tree):
+    "One-letter names from outside the table with their lines; arguments, variables of comprehensions and fields of classes may be called anything"
+    free = [o for c in ast.walk(tree) if isinstance(c, ast.comprehension) for o in ast.walk(c.target)]
+    free += [o.target for c in ast.walk(tree) if isinstance(c, ast.ClassDef) for o in c.body if isinstance(o, ast.AnnAssign)]
+    free = {id(o) for o in free}
+    found = [(o.id,o.lineno) for o in ast.walk(tree) if isinstance(o, ast.Name) and isinstance(o.ctx, ast.Store) and id(o) not in free]
+    found += [(o.name,o.lineno) for o in ast.walk(tree) if isinstance(o, (ast.ExceptHandler,ast.FunctionDef)) and o.name]
+    return sorted({f'{name} in line {line}' for name,line in found if len(name)==1 and name not in LETTERS})
+
+@pytest.mark.parametrize('code,odd', [
+    ('a = 1', ['a in line 1']), ('for c in x: pass', ['c in line 1']), ('with x as f: pass', ['f in line 1']), ('a,(b,n) = x', ['a in line 1','b in line 1']),
+    ('try: x\nexcept OSError as e: pass', ['e in line 2']), ('def f(): pass', ['f in line 1']), ('def add(a, b): return a+b', []), ('[a for a in x]', []),
+    ('{a: b for a,b in x if a}', []), ('sorted(x, key=lambda o: o)', []), ('import numpy as a', []), ('B,n,C = x.shape\nfor _ in x: pass', []),
+    ('class Box:\n    s:int=1', []), ('if (g := 1): pass', ['g in line 1'])])
+def test_odd_letters_are_found(code, odd): assert odd_letters(ast.parse(code))==odd
+
+@each_module
+def test_one_letter_names_come_from_the_table(mod):
+    odd = odd_letters(tree(mod))
+    if mod in LETTERS_WAIT: assert odd, f'{mod} has only letters of the table now: delete it from LETTERS_WAIT'
+    else: assert not odd, f'{mod}: {odd}; use a word, or a letter of the table in nbs/contributing.ipynb'
 
 def forwards(f):
     "Whether a method is a shell around a private function that takes self"

@@ -28,7 +28,7 @@ class Check:
 
 # %% ../nbs/90_doctor.ipynb #15983181
 def check_versions()->Check:
-    "Python and the packages that matter"
+    "Versions of Python and of the main packages; fails if one is missing"
     found = {}
     for p in ('winwin','torch','torchvision','timm','numpy'):
         try: found[p] = version(p)
@@ -41,29 +41,29 @@ def check_versions()->Check:
 
 # %% ../nbs/90_doctor.ipynb #e9f0b97d
 def check_pairing()->Check:
-    "Do torch and torchvision belong together, and does timm import?"
+    "Whether torch and torchvision match, and timm can be imported"
     say = partial(Check, 'torch and torchvision')
     try:
         have = version('torch')
         vision = version('torchvision')
         needs = requires('torchvision') or ()
-    except PackageNotFoundError as e:
-        return say(f'{e.name} is missing', ok=False, fix='pip install torch torchvision')
+    except PackageNotFoundError as error:
+        return say(f'{error.name} is missing', ok=False, fix='pip install torch torchvision')
     need = next((re.sub('[() ]', '', r.split(';')[0]) for r in needs if re.match(r'torch\b', r)),
                 'torch')
     try:
         for m in ('torchvision','timm'): importlib.import_module(m)
-    except Exception as e:
-        why = f'{type(e).__name__}: {(str(e).splitlines() or [""])[0]}'
-        return say(f'torchvision {vision} (which asks for {need}) does not work with torch {have}: '
+    except Exception as error:
+        why = f'{type(error).__name__}: {(str(error).splitlines() or [""])[0]}'
+        return say(f'torchvision {vision} (which needs {need}) does not work with torch {have}: '
                    f'{why}', ok=False,
                    fix="install a matching pair: pip install --force-reinstall 'torch>=2.14' "
                    "torchvision")
-    return say(f'torchvision {vision} asks for {need} and imports with torch {have}; so does timm')
+    return say(f'torchvision {vision} needs {need} and works with torch {have}; so does timm')
 
 # %% ../nbs/90_doctor.ipynb #130853ba
 def check_device()->Check:
-    "Where models will run"
+    "The device that models will run on"
     import torch
     if torch.cuda.is_available():
         p = torch.cuda.get_device_properties(0)
@@ -74,13 +74,13 @@ def check_device()->Check:
     return Check('device', f'CPU, {torch.get_num_threads()} threads; no GPU is visible to torch')
 
 _bf16 = """import torch
-a = torch.randn(64,64).bfloat16()
-print((a@a).float().norm().isfinite().item())"""
+x = torch.randn(64,64).bfloat16()
+print((x@x).float().norm().isfinite().item())"""
 
 def check_bf16(
-    code:str=_bf16, # Program to try; prints True if all is well
+    code:str=_bf16, # Program to try; prints True if it worked
 )->Check:
-    "Is bfloat16 safe on this CPU? Tried in another process, because it may crash"
+    "Whether bfloat16 works on this CPU, tried in another process because it may crash"
     p = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=300)
     if p.returncode==0 and 'True' in p.stdout: return Check('bfloat16 on the CPU', 'works')
     last = (p.stderr.strip().splitlines() or ['a wrong result'])[-1]
@@ -92,7 +92,7 @@ def check_bf16(
 def check_forward(
     preset:str='tiny', # Size of the ViT to try
 )->list[Check]:
-    "Two windows and a full 720p image through a ViT: do they run, agree, and how fast?"
+    "Speed of a ViT on two windows and on a full 720p image, and whether windows and full agree"
     import torch
     from winwin.windows.layout import Windows
     from winwin.windows.sampling import sample_windows
@@ -133,19 +133,23 @@ class Doctor:
     "Check that winwin works on this machine: versions, device, bfloat16, forward passes."
     json:bool=False # Print JSON instead of text
 
-    def run(self)->int: # 0 if all is well, else 1
-        "Print every check as it is made"
+    def run(self)->int: # 0 if all checks passed, else 1
+        "Run all checks and print each as it finishes"
         checks = []
-        for f in (check_versions, check_pairing, check_device, check_bf16, check_forward):
-            try: got = f()
-            except Exception as e: # the others still run
-                got = Check(f.__name__.removeprefix('check_'), f'{type(e).__name__}: {e}', ok=False,
-                            fix='see the checks above; a missing or mismatched package is the '
-                            'usual cause')
-            for c in got if isinstance(got, list) else [got]:
-                checks.append(c)
-                if not self.json: print(c, flush=True)
-        bad = sum(not c.ok for c in checks)
-        if self.json: print(json.dumps([vars(c) for c in checks], indent=1))
-        else: print(f'\n{bad} of {len(checks)} checks failed' if bad else '\nAll is well.')
+        for run in (check_versions, check_pairing, check_device, check_bf16, check_forward):
+            for check in _try(run):
+                checks.append(check)
+                if not self.json: print(check, flush=True)
+        bad = sum(not check.ok for check in checks)
+        if self.json: print(json.dumps([vars(check) for check in checks], indent=1))
+        else: print(f'\n{bad} of {len(checks)} checks failed' if bad else '\nAll checks passed.')
         return int(bad>0)
+
+def _try(run):
+    "The checks that a function returns; an error is a failed check"
+    try: got = run()
+    except Exception as error: # the others still run
+        name = run.__name__.removeprefix('check_')
+        got = Check(name, f'{type(error).__name__}: {error}', ok=False,
+                    fix='see the checks above; usually a package is missing or does not match')
+    return got if isinstance(got, list) else [got]
