@@ -129,7 +129,7 @@ def test_other_folders(run, tmp_path):
     assert [p.parent for p in write_tempering(r, choose_temperature(r, 'match', images=1))]==[folder]*2
 
 @pytest.mark.parametrize('words,message', [
-    ([], 'say which way'), (['--match','--sweep'], 'say which way'), (['--undo'], 'nothing to undo'),
+    ([], 'choose exactly one'), (['--match','--sweep'], 'choose exactly one'), (['--undo'], 'nothing to undo'),
     (['--sweep','--images','0'], 'at least 1'), (['--sweep','--per','head'], 'does not apply'),
     (['--match','--kind','cros'], 'cros'), (['--sweep','--kind','cross'], 'cross')])
 def test_bad_words(run, capsys, words, message):
@@ -150,7 +150,7 @@ def test_checkpoints_without_data(run, tmp_path, capsys):
         save_model(model, tmp_path/'other', {}, said|dict(recipe=recipe))
         with pytest.raises(ValueError, match=message): choose_temperature(open_run(tmp_path/'other', device='cpu'), 'match')
     assert winwin_command('temperature', tmp_path/'nothing', '--match')==1
-    assert 'is not there' in capsys.readouterr().err
+    assert 'does not exist' in capsys.readouterr().err
 
 def test_studies_are_known():
     for name in ('temperature','temperature-depth','temperature-flow'): assert get_study(name).after is not None

@@ -22,10 +22,10 @@ class Train:
     "Train a model: `winwin train PRESET [options]`; `winwin train --help` lists the presets."
 
 _job = [ # Options of a run that are not part of its recipe: name, type, help, default
-    ('out', str, 'Folder of the run: checkpoints and log', ''),
+    ('out', str, 'Folder for checkpoints and log', ''),
     ('resume', bool, 'Resume the run in `out`, if there is one', False),
-    ('variant', str|None, 'A baseline of the paper: full, crop, vit-det, 4-windows ...', None),
-    ('check', bool, 'Read every file of a folder first and list all problems', False)]
+    ('variant', str|None, 'Baseline of the paper: full, crop, vit-det, 4-windows ...', None),
+    ('check', bool, 'Read all files first and list every problem', False)]
 
 # %% ../nbs/91_cli.ipynb #0f7bf557
 def parse_train(
@@ -33,7 +33,7 @@ def parse_train(
 ): # With `recipe`, `out`, `resume`, `variant` and `check`
     "Parse the words into a recipe and the options of its run"
     from winwin.training.recipes import Recipe, presets
-    fields = [(n,Annotated[t, tyro.conf.arg(help=h)]) for n,t,h,_ in _job]
+    fields = [(name,Annotated[kind, tyro.conf.arg(help=text)]) for name,kind,text,_ in _job]
     kind = make_dataclass('Job', [('recipe',Recipe),*fields])
     rest = [default for *_,default in _job[1:]]
     def command(name, recipe):
@@ -43,7 +43,7 @@ def parse_train(
     jobs = tuple(command(name, recipe) for name,recipe in presets.items())
     flags = (tyro.conf.FlagCreatePairsOff,tyro.conf.OmitArgPrefixes,
              tyro.conf.OmitSubcommandPrefixes)
-    about = 'Train a model. A preset is a recipe that options change.'
+    about = 'Train a model from a preset. Options override the values of the preset.'
     return tyro.cli(Union[jobs], args=args or ['--help'], prog='winwin train', description=about,
                     config=flags)
 
@@ -56,9 +56,10 @@ def _train(args):
     if job.variant is not None: recipe = change(recipe, **recipe_variants(recipe, job.variant))
     if job.check and _print_problems(recipe): return 1
     try: result = train_recipe(recipe, job.out, resume=job.resume)
-    except KeyboardInterrupt as e:
+    except KeyboardInterrupt as stop:
         resume = args if '--resume' in args else [*args,'--resume']
-        print(f'\n{e or "stopped"}. To resume: winwin train {shlex.join(resume)}', file=sys.stderr)
+        print(f'\n{stop or "stopped"}. To resume: winwin train {shlex.join(resume)}',
+              file=sys.stderr)
         return 130
     task = recipe.train.task
     if result.scores: print(_scores_table(task, result.scores))
@@ -68,24 +69,26 @@ def _train(args):
 
 # %% ../nbs/91_cli.ipynb #12ece3c1
 def _print_problems(recipe):
-    "Print the problems of the files of a recipe; whether there are any"
+    "Print every problem with the files of a recipe; returns whether there are any"
     from winwin.training.recipes import recipe_data
     problems = []
     for split in ('train','valid'):
         data = recipe_data(recipe, split)
         if hasattr(data, 'check'): problems += data.check()
-    for o in problems: print(o, file=sys.stderr)
+    for problem in problems: print(problem, file=sys.stderr)
     return bool(problems)
 
 # %% ../nbs/91_cli.ipynb #c0dd4f3e
 def _preset_text(recipe):
     "One line about a preset"
     data = 'your own folder' if recipe.data.endswith('folder') else recipe.data
-    t = recipe.train
-    steps = f'{t.steps} steps of {t.batch_size} images'
-    return f'{recipe.model} on {data}, windows {t.windows}, {steps}'
+    train = recipe.train
+    unit = 'pairs' if train.task in ('flow','pretrain') else 'images'
+    steps = f'{train.steps} steps of {train.batch_size} {unit}'
+    return f'{recipe.model} on {data}, windows {train.windows}, {steps}'
 
 def _next_command(task, out):
+    "The command to try after training"
     if task=='pretrain': return f'winwin train flow-folder --root FOLDER --weights {out}/best'
     return f'winwin predict {out} {"A.png B.png" if task=="flow" else "IMAGES"} -o OUT'
 
@@ -110,11 +113,11 @@ class Eval:
     mode:str='full'                         # How to predict: full, tile or resize
     size:tuple[int,int]|None=None           # Size of a tile or small copy, pixels (height width)
     overlap:float=.5                        # Overlap of neighbouring tiles, as a fraction
-    device:str='auto'                       # Where to compute
+    device:str='auto'                       # Device: cpu, cuda, ...; auto = a GPU if there is one
     json:bool=False                         # Print JSON instead of text
 
     def run(self)->int: # 0
-        "Evaluate and print"
+        "Print the scores"
         from winwin.machine import pick_device
         from winwin.models.hub import load_model
         from winwin.tasks.task import evaluate
@@ -134,12 +137,12 @@ class Eval:
 # %% ../nbs/91_cli.ipynb #804fdbdd
 @patch
 def _recipe(self:Eval, model):
-    "The recipe of the checkpoint, with the options"
+    "The recipe of the checkpoint, with the options of the command"
     from winwin.training.recipes import change, read_recipe
     saved = model.saved['extra']
     if 'recipe' not in saved:
         raise ValueError(f'{self.checkpoint} has no recipe, so its images are unknown; '
-                         'eval needs a checkpoint that winwin train wrote')
+                         'eval needs a checkpoint written by winwin train')
     given = dict(root=self.root, valid_images=self.images)
     return change(read_recipe(saved['recipe']), **{k: v for k,v in given.items() if v is not None})
 
@@ -159,7 +162,7 @@ def _word(kind, name):
 
 @dataclass
 class Predict:
-    "Predict an image, two frames, or a folder of them, and write maps, flow and pictures."
+    "Predict an image, a pair of frames or a folder, and write maps, flow and pictures."
     checkpoint:_word(str, 'CHECKPOINT')               # Folder of a run, or of a checkpoint
     source:_word(str, 'SOURCE')             # Image or folder; flow: first frame, video or folder
     out:Annotated[str, tyro.conf.arg(aliases=['-o'])] # Folder to write to
@@ -168,19 +171,19 @@ class Predict:
     mode:str='full'                         # How to predict: full, tile or resize
     size:tuple[int,int]|None=None           # Size of a tile or small copy, pixels (height width)
     overlap:float=.5                        # Overlap of neighbouring tiles, as a fraction
-    weights:str|None=None                   # Of overlapping tiles; none = uniform, flow: confidence
+    weights:str|None=None                   # Weights of tiles; none = uniform, flow: confidence
     bits:int|None=None                      # Depth: bits of the maps, 16 or 8; none = 16
-    max_depth:float|None=None               # Depth: clamp to so many metres; none = as in training
-    suffixes:tuple[str,str]|None=None       # Flow: ends of the names of a pair, such as _10 _11
-    format:str|None=None                    # Flow: .flo, .pfm, .png (KITTI), .flo5 or .npy
+    max_depth:float|None=None               # Depth: clamp to these metres; none = as in training
+    suffixes:tuple[str,str]|None=None       # Flow: suffixes of the names of a pair, as _10 _11
+    format:str|None=None                    # Flow: file format, .flo .pfm .png (KITTI) .flo5 .npy
     largest:float|Literal['all']|None=None  # Flow: length in full colour; all = the longest of all
-    submission:str|None=None                # Flow: sintel, kitti2015, kitti2012 or spring at SOURCE
-    position_scale:float|None=None          # Multiply token positions: training size / test size
+    submission:str|None=None                # Flow: SOURCE is sintel, kitti2015, kitti2012 or spring
+    position_scale:float|None=None          # Factor of token positions: training size / test size
     overwrite:bool=False                    # Replace existing files
-    device:str='auto'                       # Where to compute
+    device:str='auto'                       # Device: cpu, cuda, ...; auto = a GPU if there is one
 
-    def run(self)->int: # 0, or 1 if some images could not be read
-        "Predict and write"
+    def run(self)->int: # 0, or 1 if some images failed
+        "Predict and write files"
         from winwin.training.checkpoints import find_model
         from winwin.models.dense import FlowModel
         from winwin.models.controls import set_position_scale
@@ -192,9 +195,10 @@ class Predict:
 # %% ../nbs/91_cli.ipynb #5d82f1a4
 @patch
 def _images(self:Predict, model):
+    "Predict single images"
     from winwin.inference.predictor import Predictor
     self._refuse('second', 'suffixes', 'format', 'largest', 'submission',
-                 why=f'applies to flow models only, and {self.checkpoint} is none')
+                 why=f'applies to flow models only, and {self.checkpoint} is not one')
     predictor = Predictor(model, self.mode, self.size, self.overlap, self.weights or 'uniform',
                           max_depth=self.max_depth)
     source = Path(self.source)
@@ -211,6 +215,7 @@ def _images(self:Predict, model):
 # %% ../nbs/91_cli.ipynb #10150483
 @patch
 def _flow(self:Predict, model):
+    "Predict pairs"
     from winwin.inference.predictor import FlowPredictor
     from winwin.inference.submissions import write_submission
     self._refuse('bits', 'max_depth', why='does not apply to flow models')
@@ -237,6 +242,7 @@ def _flow(self:Predict, model):
 # %% ../nbs/91_cli.ipynb #c882fc43
 @patch
 def _two_frames(self:Predict, predictor, how):
+    "Predict one pair"
     if self.second is None:
         raise ValueError(f'{self.source} is one frame; give the second one too, or a folder')
     self._refuse('suffixes', why='does not apply: both frames are given')
@@ -247,38 +253,40 @@ def _two_frames(self:Predict, predictor, how):
 # %% ../nbs/91_cli.ipynb #fdcd2f7f
 @patch
 def _refuse(self:Predict, *names, why):
-    "An error if one of these options was given"
-    for n in names:
-        if getattr(self, n) in (None,()): continue
-        flag = f'the second source {self.second}' if n=='second' else f'--{n.replace("_", "-")}'
+    "Raise an error if one of these options was given"
+    for name in names:
+        if getattr(self, name) in (None,()): continue
+        flag = f'--{name.replace("_", "-")}'
+        if name=='second': flag = f'the second source {self.second}'
         raise ValueError(f'{flag} {why}')
 
 def _print_files(files):
-    for o in files: print(o)
+    "Print the paths of files; returns 0"
+    for file in files: print(file)
     return 0
 
 def _print_report(report, out, what):
-    "Print what a folder of images or pairs came to; 1 if some failed"
+    "Print the summary of a folder; returns 1 if some images or pairs failed"
     skipped = plural(len(report.skipped), what)
     print(f'{plural(len(report.written), "file")} written to {out}, {skipped} already done')
     then = getattr(report, 'then', '')
-    if then: print(f'Then: {then}')
+    if then: print(f'Next: {then}')
     for k,v in report.failed.items(): print(f'{k}: {v}', file=sys.stderr)
     return int(bool(report.failed))
 
 # %% ../nbs/91_cli.ipynb #7329b771
 @dataclass
 class Export:
-    "Write a checkpoint as one file for other tools, and check it: ONNX, or torch.export."
+    "Export a checkpoint as one ONNX or torch.export file, checked against the model."
     checkpoint:tyro.conf.Positional[str]  # Folder of a run, or of a checkpoint
     format:Literal['onnx','torch']='onnx' # Format of the file
     size:tuple[int,int]|None=None         # Pixels (height width); none = as in training
     dynamic:bool=False                    # Any number of images, any size in whole patches
-    position_scale:float|None=None        # Multiply token positions: training size / test size
+    position_scale:float|None=None        # Factor of token positions: training size / test size
     out:Annotated[str|None, tyro.conf.arg(aliases=['-o'])]=None # File; none = model.onnx or .pt2
 
     def run(self)->int: # 0
-        "Write, check and report the difference"
+        "Write the file and print how far it differs from the model"
         from winwin.training.checkpoints import find_model
         from winwin.inference.export import export_model
         from winwin.models.controls import set_position_scale
@@ -287,58 +295,59 @@ class Export:
         model = load_model(find_model(self.checkpoint))
         if self.position_scale is not None: set_position_scale(model, self.position_scale)
         file = export_model(model, out, self.format, self.size, self.dynamic)
-        h,w = file.info['size']
-        size = 'any size in whole patches' if self.dynamic else f'{h}x{w} pixels'
+        size = 'any size in whole patches'
+        if not self.dynamic: size = '{}x{} pixels'.format(*file.info['size'])
         print(f'{out}: images of {size}; differs from the model by at most {file.difference:.1g}')
         return 0
 
 # %% ../nbs/91_cli.ipynb #1f450cfe
 @dataclass
 class Temperature:
-    "Choose the softmax temperature of a checkpoint with its training images, and keep it."
+    "Choose the softmax temperature for full images with training images, and save it."
     checkpoint:_word(str, 'CHECKPOINT') # Folder of a run, or of a checkpoint
     ratio:bool=False      # Without labels: log(tokens of the image) / log(tokens of the windows)
-    match:bool=False      # Without labels: attention in full images as in windows
-    sweep:bool=False      # The temperature with the lowest loss on full training images
-    learn:bool=False      # One temperature per head by gradient descent
-    compare:bool=False    # All ways on held-out images; changes nothing
+    match:bool=False      # Without labels: match attention in full images to that in windows
+    sweep:bool=False      # With labels: lowest loss on full training images
+    learn:bool=False      # With labels: one temperature per head by gradient descent
+    compare:bool=False    # Score all methods on held-out images; changes nothing
     undo:bool=False       # Restore the temperatures from before the last change
-    images:int|None=None  # Training images; none = 8 to match, else 16
-    kind:str|None=None    # Layers: all, self, encoder, decoder, cross; none = the way's own
-    per:str|None=None     # One temperature per model, layer or head; none = the way's own
-    steps:int=100         # Steps of --learn
+    images:int|None=None  # Number of training images; none = 8 for --match, else 16
+    kind:str|None=None    # Layers: all, self, encoder, decoder, cross; none = the method's default
+    per:str|None=None     # One temperature per model, layer, head; none = the method's default
+    steps:int=100         # Number of steps for --learn
     fine:bool=False       # Sweep 81 temperatures instead of about 14
-    held:int|None=None    # Held-out images for --compare; none = as in training
+    held:int|None=None    # Number of held-out images for --compare; none = as in training
     root:str|None=None    # Folder of the data, if it has moved since training
-    out:str|None=None     # Folder of figure and numbers; none = beside the checkpoint
-    dry_run:bool=False    # Leave the checkpoint as it is
-    device:str='auto'     # Where to compute
+    out:str|None=None     # Folder for figure and numbers; none = beside the checkpoint
+    dry_run:bool=False    # Do not change the checkpoint
+    device:str='auto'     # Device: cpu, cuda, ...; auto = a GPU if there is one
 
     def run(self)->int: # 0
-        "Choose temperatures, print them, and keep them in the checkpoint"
+        "Choose temperatures, print them, and save them in the checkpoint"
         from winwin.temperature.checkpoint import choose_temperature, open_run
         from winwin.temperature.checkpoint import tempering_text, undo_temperature, write_tempering
-        ways = [w for w in ('ratio','match','sweep','learn','compare','undo') if getattr(self, w)]
-        if len(ways)!=1:
-            raise ValueError('say which way: one of --ratio, --match, --sweep, --learn, --compare '
-                             'or --undo')
+        methods = ('ratio','match','sweep','learn','compare','undo')
+        chosen = [k for k in methods if getattr(self, k)]
+        if len(chosen)!=1:
+            raise ValueError('choose exactly one of --ratio, --match, --sweep, --learn, --compare '
+                             'and --undo')
         if self.undo:
             restored = undo_temperature(self.checkpoint) or '1 everywhere'
-            print(f'{self.checkpoint} has its old temperatures again: {restored}')
+            print(f'Restored the previous temperatures of {self.checkpoint}: {restored}')
             return 0
         run = open_run(self.checkpoint, self.root, self.device)
-        found = choose_temperature(run, *ways, self.images, self.kind, self.per, self.steps,
+        found = choose_temperature(run, *chosen, self.images, self.kind, self.per, self.steps,
                                    self.fine, self.held, run.place(self.out))
         files = write_tempering(run, found, self.out)
         print(tempering_text(found))
-        for f in files: print(f)
+        for file in files: print(file)
         self._keep(run, found)
         return 0
 
 # %% ../nbs/91_cli.ipynb #d6d83f5b
 @patch
 def _keep(self:Temperature, run, found):
-    "Write the temperatures into the checkpoint, unless it is to stay as it is"
+    "Write the temperatures into the checkpoint, unless it must not change"
     from winwin.temperature.checkpoint import keep_temperature
     if self.compare or self.dry_run: print(f'{run.folder} is unchanged')
     else:
@@ -350,17 +359,17 @@ def _keep(self:Temperature, run, found):
 class Demo:
     "Train a small model from two windows, test it at full resolution, and write a report."
     task:str='seg'        # What to learn: seg, depth or flow
-    out:str='winwin-demo' # Folder of the report
-    steps:int|None=None   # Training steps; none = as many as suit a laptop
+    out:str='winwin-demo' # Folder for the report
+    steps:int|None=None   # Training steps; none = as many as a laptop does in minutes
     seed:int=0            # Seed of everything random
     open:bool=False       # Open the report in a browser
     fresh:bool=False      # Start from random weights instead of the bundled encoder
 
     def run(self)->int: # 0
-        "Make the report"
+        "Write the report"
         from winwin.experiments.demo import run_demo
         path = run_demo(self.task, self.out, self.steps, self.seed, fresh=self.fresh)
-        print(f'\nThe report: {path}')
+        print(f'\nReport: {path}')
         if self.open:
             import webbrowser
             webbrowser.open(Path(path).resolve().as_uri())
@@ -369,28 +378,29 @@ class Demo:
 # %% ../nbs/91_cli.ipynb #00669998
 @dataclass
 class StudyCommand:
-    "Repeat a comparison of the paper at a small scale; stop and resume it at any time."
-    name:tyro.conf.Positional[str]='' # Study; none = list them
-    out:str|None=None                 # Folder of runs and results; none = studies/NAME
-    root:str|None=None                # Where the data is, or a cache of scenes; none = in `out`
-    weights:str|None=None             # File that all runs start from, such as that of a plain ViT
+    "Run a comparison of the paper at a small scale; it can be interrupted and resumed."
+    name:tyro.conf.Positional[str]='' # Name of a study; none = list them
+    out:str|None=None                 # Folder for runs and results; none = studies/NAME
+    root:str|None=None                # Folder of the data, or a cache of scenes; none = in `out`
+    weights:str|None=None             # Weights that all runs start from, such as a plain ViT file
     cases:tuple[str,...]=()           # Only these cases; none = all
     seeds:tuple[int,...]=()           # Only these seeds; none = all
-    collect:str|None=None             # Write all results to this file when done
-    report:bool=False                 # Only print what is there
+    collect:str|None=None             # Write all results to this JSON file when done
+    report:bool=False                 # Only print the results so far
 
     def run(self)->int: # 0
-        "Run what is missing and print the table"
+        "Run the missing cases and print the table"
         from winwin.experiments.studies import collect_study, get_study, list_studies, read_study
         from winwin.experiments.studies import report, run_study, temperature_report
         from winwin.experiments.resolution import resolution_table
         if not self.name:
-            for s in list_studies().values(): print(f'{s.name:<16}{s.about}: {", ".join(s.cases)}')
+            for study in list_studies().values():
+                print(f'{study.name:<16}{study.about}: {", ".join(study.cases)}')
             return 0
         study = get_study(self.name)
         out = self.out or f'studies/{self.name}'
-        for c in self.cases:
-            if c not in study.cases: raise unknown_name(f'case of {self.name}', c, study.cases)
+        for k in self.cases:
+            if k not in study.cases: raise unknown_name(f'case of {self.name}', k, study.cases)
         if self.report: results = read_study(study, out)
         else:
             results = run_study(study, out, self.root, self.weights, self.cases or None,
@@ -404,7 +414,7 @@ class StudyCommand:
 # %% ../nbs/91_cli.ipynb #b30d23e5
 @dataclass
 class BenchCommand:
-    "Measure speed and memory: ratios between contestants that run in turn on this machine."
+    "Measure speed and memory, as ratios of contestants that take turns on this machine."
     names:tyro.conf.Positional[tuple[str,...]]=() # Benchmarks to run, or 'all'; none = list them
     json:bool=False        # Print JSON instead of text
     device:str='auto'      # Where to run: cpu, cuda, ...; auto = a GPU if there is one
@@ -416,16 +426,16 @@ class BenchCommand:
         from winwin.bench.harness import list_benches, report_bench, run_bench
         benches = list_benches()
         if not self.names:
-            for b in benches.values(): print(f'{b.name:<14}{b.about}')
+            for bench in benches.values(): print(f'{bench.name:<14}{bench.about}')
             print('\nwinwin bench NAME [NAME ...], or winwin bench all')
             return 0
-        for n in self.names:
-            if n not in benches and n!='all':
-                print(unknown_name('benchmark', n, [*benches,'all']), file=sys.stderr)
+        for name in self.names:
+            if name not in benches and name!='all':
+                print(unknown_name('benchmark', name, [*benches,'all']), file=sys.stderr)
                 return 2
         results = []
-        for n in benches if 'all' in self.names else self.names:
-            results.append(run_bench(n, self.device, self.rounds, self.memory))
+        for name in benches if 'all' in self.names else self.names:
+            results.append(run_bench(name, self.device, self.rounds, self.memory))
             if not self.json: print(report_bench(results[-1]), flush=True)
         if self.json: print(json.dumps(results, indent=1))
         return 0
@@ -433,21 +443,21 @@ class BenchCommand:
 # %% ../nbs/91_cli.ipynb #752d34d4
 @dataclass
 class Lab:
-    "Open the workbench: JupyterLab with the explorers, in a folder of your own."
-    explorer:str|None=None  # windows, guidance, attention or temperature; none = all on one page
+    "Open the workbench: JupyterLab with notebooks of the explorers."
+    explorer:str|None=None  # windows, guidance, attention or temperature; none = all
     port:int|None=None      # Port to listen on; none = the first free one
-    browser:bool=True       # Open the browser
-    folder:str='winwin-lab' # Folder of the notebooks; what is there stays as it is
+    browser:bool=True       # Whether to open the browser
+    folder:str='winwin-lab' # Folder for the notebooks; existing files are kept
 
-    def run(self, kind:str='lab')->int: # 0, or 1 if the server ended by itself
+    def run(self, kind:str='lab')->int: # 0, or 1 if the server ended on its own
         "Serve until Ctrl-C"
         from winwin.workbench.lab import run_lab
         return run_lab(self.explorer, self.port, self.browser, self.folder, kind)
 
 @dataclass
 class App(Lab):
-    "Serve the explorers as pages without code, by Voila."
-    def run(self)->int: # 0, or 1 if the server ended by itself
+    "Serve the explorers as web pages without code, with Voila."
+    def run(self)->int: # 0, or 1 if the server ended on its own
         "Serve until Ctrl-C"
         return super().run('app')
 
@@ -470,14 +480,15 @@ def main(
         return
     try: sys.exit(_train(args[1:]) if args[:1]==['train'] else _parse(args).run())
     except KeyboardInterrupt: sys.exit(130)
-    except BrokenPipeError: # the reader of a pipe has left
+    except BrokenPipeError: # the other end of a pipe was closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError,OSError,ImportError,FloatingPointError) as e: # what a user can mend
+    except (ValueError,OSError,ImportError,FloatingPointError) as error: # a user can fix these
         if os.environ.get('WINWIN_DEBUG'): raise
-        print(f'winwin: {e}', file=sys.stderr)
+        print(f'winwin: {error}', file=sys.stderr)
         sys.exit(1)
 
 def _parse(args):
+    "The command that the words describe"
     about = ('Train plain vision transformers at high resolution from two windows. '
              '`winwin COMMAND --help` explains a command.')
     flags = (tyro.conf.FlagCreatePairsOff,)
