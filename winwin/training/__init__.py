@@ -1,4 +1,4 @@
-"One honest loop, and whole runs by name"
+"The training loop, checkpoints, and whole runs by name"
 # Made by tools/nb.py from nbs/rooms.toml and the notebooks' public names: edit those, not this file.
 from importlib import import_module
 from typing import TYPE_CHECKING
