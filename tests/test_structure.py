@@ -218,11 +218,8 @@ def test_most_exported_cells_fit_on_a_screen():
 
 # Notebooks with too little prose or too few lessons. Delete a notebook from the list when its test says so.
 THIN_WAIT = {
-    'data/02_flow_files', 'data/04_benchmarks', 'worlds/00_streets', 'worlds/01_raycast', 'worlds/02_paint', 'worlds/03_textures',
-    'worlds/04_layered', 'models/08_croco', 'attention/00_statistics', 'temperature/01_matching', 'temperature/02_search',
-    'temperature/03_comparison', 'temperature/04_checkpoint', 'workbench/00_widgets', 'workbench/01_snapshots', 'workbench/02_explorer',
-    'workbench/03_windows', 'workbench/04_guidance', 'workbench/05_attention', 'workbench/06_temperature', 'workbench/07_lab',
-    'workbench/08_contest', 'experiments/02_demo_report', 'experiments/04_studies', 'experiments/05_resolution',
+    'data/04_benchmarks', 'models/08_croco', 'temperature/01_matching', 'temperature/02_search', 'temperature/03_comparison',
+    'temperature/04_checkpoint', 'workbench/06_temperature',
 }
 
 def asserts(cell):
@@ -285,13 +282,10 @@ LETTERS = set('B n N C D H W h w P q k v x y z u t p i j m _'.split()) # the tab
 
 # Modules with one-letter names from outside the table, still to be renamed. Delete a module from the list when its test says so.
 LETTERS_WAIT = {
-    'windows.layout', 'windows.sampling', 'windows.tokens', 'windows.guidance', 'data.images', 'data.pictures', 'data.flow_files',
-    'data.folders', 'data.benchmarks', 'data.augment', 'worlds.streets', 'worlds.raycast', 'worlds.paint', 'worlds.textures',
-    'worlds.layered', 'worlds.datasets', 'models.vit', 'models.loading', 'models.heads', 'models.croco', 'models.hub',
-    'attention.statistics', 'attention.views', 'attention.recorder', 'attention.token_maps', 'temperature.theory', 'temperature.matching',
-    'temperature.search', 'temperature.comparison', 'temperature.checkpoint', 'workbench.explorer', 'workbench.windows',
-    'workbench.guidance', 'workbench.attention', 'workbench.temperature', 'workbench.lab', 'workbench.contest', 'experiments.html',
-    'experiments.panels', 'experiments.demo_report', 'experiments.demo', 'experiments.studies', 'experiments.resolution',
+    'windows.layout', 'windows.sampling', 'windows.tokens', 'windows.guidance', 'data.images', 'data.pictures', 'data.folders',
+    'data.benchmarks', 'data.augment', 'models.vit', 'models.loading', 'models.heads', 'models.dense', 'models.croco', 'models.hub',
+    'tasks.flow_scoring', 'temperature.theory', 'temperature.matching', 'temperature.search', 'temperature.comparison',
+    'temperature.checkpoint', 'workbench.temperature',
 }
 
 def odd_letters(tree):
