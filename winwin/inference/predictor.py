@@ -212,8 +212,8 @@ def open_model(
     "A model from a folder, or the given one, on its device"
     if isinstance(model, (str,os.PathLike)): return load_model(model, pick_device(device))
     if not isinstance(model, nn.Module) or not hasattr(model, 'patch_size'):
-        raise ValueError(f'{type(model).__name__} is not a dense model; give one from create_model, '
-                         f'or its folder')
+        raise ValueError(f'{type(model).__name__} is not a dense model; give one from '
+                         f'create_model, or its folder')
     return model if device=='auto' else model.to(device)
 
 def _count_outputs(predict, model, mode, size, **how):
