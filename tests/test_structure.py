@@ -216,15 +216,6 @@ def test_most_exported_cells_fit_on_a_screen():
     sizes = sorted(len(code_lines(c)) for p in NBS for c in cells(p, 'code') if is_exported(c))
     assert sizes[int(.9*len(sizes))]<=25, f'nine of ten exported cells have at most 25 lines, not {sizes[int(.9*len(sizes))]}'
 
-# Notebooks with too little prose or too few lessons. Delete a notebook from the list when its test says so.
-THIN_WAIT = {
-    'data/02_flow_files', 'data/04_benchmarks', 'worlds/00_streets', 'worlds/01_raycast', 'worlds/02_paint', 'worlds/03_textures',
-    'worlds/04_layered', 'models/08_croco', 'attention/00_statistics', 'temperature/01_matching', 'temperature/02_search',
-    'temperature/03_comparison', 'temperature/04_checkpoint', 'workbench/00_widgets', 'workbench/01_snapshots', 'workbench/02_explorer',
-    'workbench/03_windows', 'workbench/04_guidance', 'workbench/05_attention', 'workbench/06_temperature', 'workbench/07_lab',
-    'workbench/08_contest', 'experiments/02_demo_report', 'experiments/04_studies', 'experiments/05_resolution',
-}
-
 def asserts(cell):
     "Whether a cell is a lesson: not exported, and able to fail"
     return not is_exported(cell) and bool(re.search(r'\bassert\b|test_\w+\(|expect_fail|allclose', source(cell)))
@@ -249,8 +240,7 @@ def test_thin_pages_are_found(text, ok): assert (thin(page(text))=='')==ok
 @each_notebook
 def test_page_has_prose_and_lessons(path):
     lacks = thin(cells(path))
-    if tool.name(path) in THIN_WAIT: assert lacks, f'{tool.name(path)} is no longer thin: delete it from THIN_WAIT'
-    else: assert not lacks, f'{lacks}; write a sentence for every exported cell and a lesson for every two'
+    assert not lacks, f'{lacks}; write a sentence for every exported cell and a lesson for every two'
 
 @each_notebook
 def test_code_is_at_most_100_columns_wide(path):
@@ -283,17 +273,6 @@ def test_lines_need_not_be_solved(mod):
 
 LETTERS = set('B n N C D H W h w P q k v x y z u t p i j m _'.split()) # the table of nbs/contributing.ipynb
 
-# Modules with one-letter names from outside the table, still to be renamed. Delete a module from the list when its test says so.
-LETTERS_WAIT = {
-    'windows.layout', 'windows.sampling', 'windows.tokens', 'windows.guidance', 'data.images', 'data.pictures', 'data.flow_files',
-    'data.folders', 'data.benchmarks', 'data.augment', 'worlds.streets', 'worlds.raycast', 'worlds.paint', 'worlds.textures',
-    'worlds.layered', 'worlds.datasets', 'models.vit', 'models.loading', 'models.heads', 'models.croco', 'models.hub',
-    'attention.statistics', 'attention.views', 'attention.recorder', 'attention.token_maps', 'temperature.theory', 'temperature.matching',
-    'temperature.search', 'temperature.comparison', 'temperature.checkpoint', 'workbench.explorer', 'workbench.windows',
-    'workbench.guidance', 'workbench.attention', 'workbench.temperature', 'workbench.lab', 'workbench.contest', 'experiments.html',
-    'experiments.panels', 'experiments.demo_report', 'experiments.demo', 'experiments.studies', 'experiments.resolution',
-}
-
 def odd_letters(tree):
     "One-letter names from outside the table with their lines; arguments, variables of comprehensions and fields of classes may be called anything"
     free = [o for c in ast.walk(tree) if isinstance(c, ast.comprehension) for o in ast.walk(c.target)]
@@ -313,8 +292,7 @@ def test_odd_letters_are_found(code, odd): assert odd_letters(ast.parse(code))==
 @each_module
 def test_one_letter_names_come_from_the_table(mod):
     odd = odd_letters(tree(mod))
-    if mod in LETTERS_WAIT: assert odd, f'{mod} has only letters of the table now: delete it from LETTERS_WAIT'
-    else: assert not odd, f'{mod}: {odd}; use a word, or a letter of the table in nbs/contributing.ipynb'
+    assert not odd, f'{mod}: {odd}; use a word, or a letter of the table in nbs/contributing.ipynb'
 
 def forwards(f):
     "Whether a method is a shell around a private function that takes self"

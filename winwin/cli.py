@@ -446,7 +446,7 @@ class Lab:
     "Open the workbench: JupyterLab with notebooks of the explorers."
     explorer:str|None=None  # windows, guidance, attention or temperature; none = all
     port:int|None=None      # Port to listen on; none = the first free one
-    browser:bool=True       # Open the browser
+    browser:bool=True       # Whether to open the browser
     folder:str='winwin-lab' # Folder for the notebooks; existing files are kept
 
     def run(self, kind:str='lab')->int: # 0, or 1 if the server ended on its own

@@ -263,8 +263,9 @@ def recipe_data(
 )->Dataset:
     "The training or validation set of a recipe"
     train = split=='train'
-    if not train and r.valid_root is not None: r = replace(r, root=r.valid_root)
     if split not in ('train','valid'): raise ValueError(f"split {split!r}; take 'train' or 'valid'")
+    if not train and recipe.valid_root is not None:
+        recipe = replace(recipe, root=recipe.valid_root)
     name = recipe.data if train else recipe.valid or recipe.data
     open_data = open_mixture if is_mixture(recipe.data) else open_source
     data = open_data(recipe, name, train)
