@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from .demo import demos, DemoPlan, get_demo, render_scenes, training_step, step_costs
     from .demo import pick_threads, fit_budget, train_demo, prediction_modes, compare_predictions
     from .demo import run_demo
-    from .studies import Study, log_ratio_scores, list_studies, get_study, run_study, read_study
-    from .studies import collect_study, summarize, report, verdict, temperature_report
+    from .studies import Study, log_ratio_scores, pair_scores, list_studies, get_study, run_study
+    from .studies import read_study, collect_study, summarize, report, verdict, temperature_report
     from .resolution import resolution_sizes, StreetViews, score_sizes, resolution_study
     from .resolution import average_sizes, show_resolution, resolution_table
 
@@ -17,10 +17,10 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'training_step': 'demo', 'step_costs': 'demo', 'pick_threads': 'demo', 'fit_budget': 'demo',
     'train_demo': 'demo', 'prediction_modes': 'demo', 'compare_predictions': 'demo',
     'run_demo': 'demo',
-    'Study': 'studies', 'log_ratio_scores': 'studies', 'list_studies': 'studies',
-    'get_study': 'studies', 'run_study': 'studies', 'read_study': 'studies',
-    'collect_study': 'studies', 'summarize': 'studies', 'report': 'studies', 'verdict': 'studies',
-    'temperature_report': 'studies',
+    'Study': 'studies', 'log_ratio_scores': 'studies', 'pair_scores': 'studies',
+    'list_studies': 'studies', 'get_study': 'studies', 'run_study': 'studies',
+    'read_study': 'studies', 'collect_study': 'studies', 'summarize': 'studies',
+    'report': 'studies', 'verdict': 'studies', 'temperature_report': 'studies',
     'resolution_sizes': 'resolution', 'StreetViews': 'resolution', 'score_sizes': 'resolution',
     'resolution_study': 'resolution', 'average_sizes': 'resolution',
     'show_resolution': 'resolution', 'resolution_table': 'resolution',
