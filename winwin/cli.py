@@ -383,6 +383,7 @@ class StudyCommand:
     out:str|None=None                 # Folder for runs and results; none = studies/NAME
     root:str|None=None                # Folder of the data, or a cache of scenes; none = in `out`
     weights:str|None=None             # Weights that all runs start from, such as a plain ViT file
+    valid:str|None=None               # Flow: folder of pairs with flow to score
     cases:tuple[str,...]=()           # Only these cases; none = all
     seeds:tuple[int,...]=()           # Only these seeds; none = all
     collect:str|None=None             # Write all results to this JSON file when done
@@ -404,7 +405,7 @@ class StudyCommand:
         if self.report: results = read_study(study, out)
         else:
             results = run_study(study, out, self.root, self.weights, self.cases or None,
-                                self.seeds or None)
+                                self.seeds or None, valid=self.valid)
         print(report(results))
         if 'temperature' in results[0]: print(temperature_report(results))
         if 'resolution' in results[0]: print(resolution_table(results))

@@ -7,9 +7,9 @@ if TYPE_CHECKING:
     from .demo import demos, DemoPlan, get_demo, render_scenes, step_costs, pick_threads
     from .demo import fit_budget, start_encoder, train_demo, prediction_modes, compare_predictions
     from .demo import run_demo
-    from .studies import PHOTO_STUDIES, Study, log_ratio_scores, loss_curve, list_studies
-    from .studies import get_study, run_study, read_study, collect_study, summarize, report
-    from .studies import verdict, temperature_report, photo_table
+    from .studies import PHOTO_STUDIES, Study, log_ratio_scores, pair_scores, loss_curve
+    from .studies import list_studies, get_study, run_study, read_study, collect_study, summarize
+    from .studies import report, verdict, temperature_report, photo_table
     from .resolution import resolution_sizes, StreetViews, score_sizes, resolution_study
     from .resolution import average_sizes, show_resolution, resolution_table
 
@@ -19,9 +19,9 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'train_demo': 'demo', 'prediction_modes': 'demo', 'compare_predictions': 'demo',
     'run_demo': 'demo',
     'PHOTO_STUDIES': 'studies', 'Study': 'studies', 'log_ratio_scores': 'studies',
-    'loss_curve': 'studies', 'list_studies': 'studies', 'get_study': 'studies',
-    'run_study': 'studies', 'read_study': 'studies', 'collect_study': 'studies',
-    'summarize': 'studies', 'report': 'studies', 'verdict': 'studies',
+    'pair_scores': 'studies', 'loss_curve': 'studies', 'list_studies': 'studies',
+    'get_study': 'studies', 'run_study': 'studies', 'read_study': 'studies',
+    'collect_study': 'studies', 'summarize': 'studies', 'report': 'studies', 'verdict': 'studies',
     'temperature_report': 'studies', 'photo_table': 'studies',
     'resolution_sizes': 'resolution', 'StreetViews': 'resolution', 'score_sizes': 'resolution',
     'resolution_study': 'resolution', 'average_sizes': 'resolution',

@@ -16,7 +16,7 @@ from ..machine import patch
 from ..windows.layout import Windows
 from ..models.heads import FeatureFusion
 from ..models.backbones import TimmEncoder
-from ..models.dense import DenseModel, FlowModel, model_task
+from ..models.dense import DenseModel, FlowModel, MatchingModel, model_task
 from ..models.controls import fold_temperature
 from ..tasks.task import predict_full
 
@@ -241,6 +241,9 @@ def export_model(
     path = Path(path)
     if not isinstance(model, (DenseModel,FlowModel)):
         raise ValueError(f'a {type(model).__name__} cannot be exported; dense and flow models can')
+    if isinstance(model, MatchingModel):
+        raise ValueError('a model with a matching head cannot be exported: its steps depend on '
+                         'the matches; export one with the head linear, dpt or decoupled')
     plain = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
     size = _whole_size(model, size, dynamic)
     whole = _full_path(plain, size, dynamic)

@@ -508,7 +508,8 @@ def _predictions(self:FlowPredictor, first, second, name, what):
     like = next(self.model.parameters(), first)
     maps = predict_flow(self.model, first.to(like), second.to(like), **self.how).float().cpu()
     errors = [None]*len(first)
-    if self.kind!='l1': errors = flow_uncertainty(maps, self.kind)*self._pixel_scale(first)
+    if FLOW_CHANNELS[self.kind]>2: # l1 and epe have no channels of uncertainty
+        errors = flow_uncertainty(maps, self.kind)*self._pixel_scale(first)
     rows = zip(first.float().cpu(), second.float().cpu(), maps, errors)
     return [FlowPrediction(img1, img2, m[:2], error, name) for img1,img2,m,error in rows]
 
@@ -574,7 +575,7 @@ def folder(self:FlowPredictor,
     largest = _check_largest(largest, kinds)
     pairs,report = _find_pairs(Path(src), second, suffixes)
     _check_outside([Path(out)/k for k in kinds], Path(src))
-    if 'uncertainty' in kinds and self.kind=='l1':
+    if 'uncertainty' in kinds and FLOW_CHANNELS[self.kind]==2:
         raise ValueError("this model predicts no uncertainty; leave 'uncertainty' out of kinds")
     return self._write_pairs(pairs, report, Path(src), Path(out), kinds, format, largest,
                              overwrite, progress)

@@ -380,7 +380,8 @@ def features(self:MatchingHead,
 )->list[SimpleNamespace]: # Per window: `cells`, `match`, `context` at a stride of 8; `fine`, `detail`
     "What is compared, and what refinement starts from"
     out = []
-    for tokens,pixels in zip(windows.split(self.tokens(x)), crop_windows(img, windows, self.patch_size)):
+    crops = crop_windows(img, windows, self.patch_size)
+    for tokens,pixels in zip(windows.split(self.tokens(x)), crops):
         fine,coarse = self.stem(pixels)
         tokens = F.interpolate(tokens.permute(0,3,1,2), size=coarse.shape[2:], mode='bilinear')
         cells = gelu(self.join(torch.cat([tokens,coarse], 1)))

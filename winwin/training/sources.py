@@ -163,6 +163,7 @@ def _layered(r, train):
     motion = 16. if r.motion is None else r.motion
     return _world(LayeredFlow, r, train, patterns=r.patterns, max_motion=motion)
 
+# %% ../../nbs/training/04_sources.ipynb #695a165b
 def _photos(r, train):
     "Layers cut from the photographs in a folder, few of which move far"
     motion = 130. if r.motion is None else r.motion
