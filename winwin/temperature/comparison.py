@@ -35,7 +35,9 @@ class FullLoss:
         keep:int=2**30,       # Bytes of items to keep in memory; others are loaded every time
     ):
         n = len(data) if images is None else min(images, len(data))
-        if not n: raise ValueError(f'images {images} of a dataset of {len(data)}: need at least 1')
+        if not n:
+            raise ValueError(f'no image to take the loss of: images={images}, dataset of '
+                             f'{len(data)}; need at least 1')
         self.data = data
         self.task = task
         self.room = keep
