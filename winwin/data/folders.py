@@ -270,7 +270,9 @@ class FlowFolder(FlowPairs):
     ):
         self.root = Path(root)
         self.transform = transform
-        if ends is not None: images,images2,flow,suffix = '.','.','.',ends[2]
+        if ends is not None: # everything is in `root`
+            images = images2 = flow = '.'
+            suffix = ends[2]
         first = find_files(self.root/images, suffix='' if ends is None else ends[0])
         flows = find_files(self.root/flow, tuple(FLOW_FORMATS), suffix)
         order = sorted(first, key=natural_key)

@@ -223,7 +223,7 @@ class LayeredFlow(_World):
         textures:str|Path|None=None,   # Folder of photographs for textures; generated if none
         patterns:Sequence[str]=(),     # Use only these of `TEXTURES`; empty: all
         power:float=1.,                # Lengths: `max_motion` times a uniform number to this power
-        background:float|None=None,    # Longest vector of the background; things move relative to it
+        background:float|None=None,    # Longest background vector; shapes move relative to it
         rim:float=.4,                  # How much darker things are at their rim; 0 = cut out
         device:str='cpu',              # Where to draw, and where the targets are
         cache:str|Path|None=None,      # Folder to store pairs in
