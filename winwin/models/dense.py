@@ -186,8 +186,8 @@ def see_other(self:MatchingModel,
     qkv = [last.attn.heads(last.norm1(o), t) for o,t in zip(x, table)]
     out = []
     for i in (0,1):
-        o = x[i] + last.attn.mix(qkv[i][0], *qkv[1-i][1:], table[i])
-        out.append(self.encoder.norm(o + last.mlp(last.norm2(o))))
+        y = x[i] + last.attn.mix(qkv[i][0], *qkv[1-i][1:], table[i])
+        out.append(self.encoder.norm(y + last.mlp(last.norm2(y))))
     return out
 
 # %% ../../nbs/models/06_dense.ipynb #4a228a53

@@ -17,7 +17,7 @@ from ..machine import patch
 from ..windows.layout import Windows, crop_windows, window_mask
 from ..windows.tokens import unpatchify
 from ..windows.canvas import cell_places, correlate, lookup, neighbours, paste_windows
-from ..windows.canvas import refine_windows, square_offsets, warp
+from ..windows.canvas import refine_windows, square_offsets, warp_window
 from .layers import gelu
 
 # %% ../../nbs/models/04_heads.ipynb #51e59eff
@@ -109,10 +109,10 @@ class ConvNeXtHead(Head):
         x:Tensor, # Token maps (M,h,w,C)
     )->Tensor: # (M,num_outputs,h*P,w*P)
         "One map per token map"
-        M,h,w,_ = x.shape
+        _,h,w,_ = x.shape
         x = self.proj_dec(x).unflatten(-1, (self.cells,self.cells,-1)) # (M,h,w,cy,cx,hidden)
         x = x.transpose(2,3).flatten(3,4).flatten(1,2)                # (M,h*cy,w*cx,hidden)
-        for b in self.blocks: x = b(x)
+        for block in self.blocks: x = block(x)
         x = self.final_layer(x.permute(0,3,1,2))
         return F.interpolate(x, size=(h*self.patch_size,w*self.patch_size), mode='bilinear')
 
@@ -147,7 +147,7 @@ class UpsampleHead(Head):
         *x:Tensor, # Four token maps (M,h,w,C), early layer first
     )->Tensor: # (M,num_outputs,h*P,w*P)
         "One map per set of four token maps"
-        M,h,w,_ = x[0].shape
+        _,h,w,_ = x[0].shape
         y = self.proj(torch.cat([norm(o) for norm,o in zip(self.norms, x)], -1))
         y = y.unflatten(-1, (self.cells,self.cells,-1))               # (M,h,w,cy,cx,cell_dim)
         y = y.transpose(2,3).flatten(3,4).flatten(1,2)                # (M,h*cy,w*cx,cell_dim)
@@ -196,20 +196,20 @@ class DPTHead(Head):
         last_dim:int=32,                           # Channels before the outputs
     ):
         super().__init__()
-        d = [dims]*4 if isinstance(dims, int) else list(dims)
-        l = layer_dims
-        if len(d)!=4 or len(l)!=4:
-            raise ValueError(f'DPT takes four layers: dims {d}, layer_dims {l}')
+        dims = [dims]*4 if isinstance(dims, int) else list(dims)
+        if len(dims)!=4 or len(layer_dims)!=4:
+            raise ValueError(f'DPT takes four layers: dims {dims}, layer_dims {layer_dims}')
         self.patch_size = patch_size
         conv = nn.Conv2d
+        n0,n1,n2,n3 = layer_dims
         self.act_postprocess = nn.ModuleList([
-            nn.Sequential(conv(d[0], l[0], 1), nn.ConvTranspose2d(l[0], l[0], 4, 4)),
-            nn.Sequential(conv(d[1], l[1], 1), nn.ConvTranspose2d(l[1], l[1], 2, 2)),
-            nn.Sequential(conv(d[2], l[2], 1)),
-            nn.Sequential(conv(d[3], l[3], 1), conv(l[3], l[3], 3, 2, 1))])
+            nn.Sequential(conv(dims[0], n0, 1), nn.ConvTranspose2d(n0, n0, 4, 4)),
+            nn.Sequential(conv(dims[1], n1, 1), nn.ConvTranspose2d(n1, n1, 2, 2)),
+            nn.Sequential(conv(dims[2], n2, 1)),
+            nn.Sequential(conv(dims[3], n3, 1), conv(n3, n3, 3, 2, 1))])
         self.scratch = nn.Module()
         self.scratch.layer_rn = nn.ModuleList(conv(o, feature_dim, 3, padding=1, bias=False)
-                                              for o in l)
+                                              for o in layer_dims)
         for k in range(1,5): setattr(self.scratch, f'refinenet{k}', FeatureFusion(feature_dim))
         self.scratch.refinenet4.resConfUnit1.requires_grad_(False) # no coarser map to add
         self.head = nn.Sequential(
@@ -225,11 +225,12 @@ def predict(self:DPTHead,
     *x:Tensor, # Four token maps (M,h,w,C), early layer first
 )->Tensor: # (M,num_outputs,h*P,w*P)
     "One map per set of four token maps"
-    s = self.scratch
+    scratch = self.scratch
     maps = [rn(act(o.permute(0,3,1,2)))
-            for o,act,rn in zip(x, self.act_postprocess, s.layer_rn)]
-    y = s.refinenet4(maps[3])
-    for fuse,skip in zip((s.refinenet3,s.refinenet2,s.refinenet1), maps[2::-1]):
+            for o,act,rn in zip(x, self.act_postprocess, scratch.layer_rn)]
+    y = scratch.refinenet4(maps[3])
+    finer = scratch.refinenet3,scratch.refinenet2,scratch.refinenet1
+    for fuse,skip in zip(finer, maps[2::-1]):
         y = fuse(y, skip)
     return self.head(y)
 
@@ -257,11 +258,11 @@ class DecoupledDPTHead(Head):
         **dpt,                  # Other arguments of `DPTHead`
     ):
         super().__init__()
-        d = [dims]*4 if isinstance(dims, int) else list(dims)
+        dims = [dims]*4 if isinstance(dims, int) else list(dims)
         self.patch_size = patch_size
         self.num_outputs = num_outputs
-        self.split = nn.ModuleList(nn.Linear(o, o*num_outputs) for o in d)
-        self.dpt = DPTHead(d, 1, patch_size, **dpt)
+        self.split = nn.ModuleList(nn.Linear(o, o*num_outputs) for o in dims)
+        self.dpt = DPTHead(dims, 1, patch_size, **dpt)
 
     def predict(self,
         *x:Tensor, # Four token maps (M,h,w,C), early layer first
@@ -377,7 +378,7 @@ def features(self:MatchingHead,
     x:Tensor,         # Tokens of a frame (B,N,C)
     img:Tensor,       # The frame (B,3,H*P,W*P), normalised
     windows:Windows,  # Its windows
-)->list[SimpleNamespace]: # Per window: `cells`, `match`, `context` at a stride of 8; `fine`, `detail`
+)->list[SimpleNamespace]: # Per window: `cells`, `match`, `context` at stride 8; `fine`, `detail`
     "What is compared, and what refinement starts from"
     out = []
     crops = crop_windows(img, windows, self.patch_size)
@@ -408,7 +409,7 @@ def forward(self:MatchingHead,
     first = self.features(x1, img1, windows1)
     second = self.features(x2, img2, windows2)
     mean = torch.cat([o.match.flatten(2) for o in first+second], 2).mean(2)[...,None,None]
-    for o in first+second: o.match = F.normalize(o.match-mean, dim=1)
+    for window in first+second: window.match = F.normalize(window.match-mean, dim=1)
     cells = refine_windows(windows2, k)
     canvas = SimpleNamespace(
         match=paste_windows([o.match for o in second], cells),
@@ -497,7 +498,7 @@ def refine_fine(self:MatchingHead,
     steps = []
     for update in self.fine_updates:
         flow = flow.detach()
-        seen = correlate(o.detail, warp(detail, flow, corner), 3)/o.detail.shape[1]
+        seen = correlate(o.detail, warp_window(detail, flow, corner), 3)/o.detail.shape[1]
         state,flow = update(state, flow, torch.cat([seen,flow/8], 1))
         steps.append(4*flow)
     weight = self.weigh(F.gelu(state)).unflatten(1, (9,4,4)).softmax(1)

@@ -235,10 +235,10 @@ def _steps_loss(found, flows):
     out = 0.
     for k in range(last+1):
         sums = []
-        for o,flow in zip(found, flows):
-            stride = flow.shape[-1]//o.steps[k].shape[-1]
+        for window,flow in zip(found, flows):
+            stride = flow.shape[-1]//window.steps[k].shape[-1]
             target = F.avg_pool2d(flow, stride) if stride>1 else flow
-            sums.append(_sum_and_count(full_precision(o.steps[k]), target, 'epe'))
+            sums.append(_sum_and_count(full_precision(window.steps[k]), target, 'epe'))
         total,n = map(sum, zip(*sums))
         out = out + .8**(last-k)*total/n.clamp(min=1)
     return out

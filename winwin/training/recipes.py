@@ -84,7 +84,7 @@ class Recipe(_DataFields):
     flow_scale:float=1.         # Pixels per unit of the head's flow
     mask:float=.9               # Share of the tokens that pretraining hides
     patterns:tuple[str,...]=()  # Textures of 'layered', such as stone pebbles; none = all
-    motion:float|None=None      # Largest motion: 'layered', 'photos' in pixels; 'driving', 1 = city traffic
+    motion:float|None=None      # Largest motion in pixels; 'driving': 1 = city traffic
     train:TrainConfig=field(default_factory=TrainConfig) # How to train
 
 # %% ../../nbs/training/05_recipes.ipynb #d41bf107

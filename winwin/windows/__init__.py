@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from .tokens import scatter_tokens, PatchEmbed, check_windows
     from .guidance import guide_methods, bin_flow, perturb_map, best_windows, guide_windows
     from .guidance import match_coverage, show_guidance, Guidance, guide_once
-    from .canvas import refine_windows, paste_windows, cell_places, square_offsets, sample_at, warp
-    from .canvas import lookup, correlate, neighbours
+    from .canvas import refine_windows, paste_windows, cell_places, square_offsets, sample_at
+    from .canvas import warp_window, lookup, correlate, neighbours
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'Windows': 'layout', 'tokens_of': 'layout', 'brief': 'layout', 'as_size': 'layout',
@@ -31,7 +31,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'best_windows': 'guidance', 'guide_windows': 'guidance', 'match_coverage': 'guidance',
     'show_guidance': 'guidance', 'Guidance': 'guidance', 'guide_once': 'guidance',
     'refine_windows': 'canvas', 'paste_windows': 'canvas', 'cell_places': 'canvas',
-    'square_offsets': 'canvas', 'sample_at': 'canvas', 'warp': 'canvas', 'lookup': 'canvas',
+    'square_offsets': 'canvas', 'sample_at': 'canvas', 'warp_window': 'canvas', 'lookup': 'canvas',
     'correlate': 'canvas', 'neighbours': 'canvas',
 }
 __all__ = [*_HOME]
