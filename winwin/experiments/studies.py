@@ -188,7 +188,9 @@ def pair_scores(
     plain = each()
     set_temperature(model, tau)
     still = [round(no_motion_scores(Subset(valid, [i]), task)['EPE'], 4) for i in range(len(valid))]
-    return dict(pairs=plain, no_motion_pairs=still, log_ratio=tau, log_ratio_pairs=each())
+    sharp = each()
+    return dict(pairs=plain, no_motion_pairs=still, log_ratio=tau, log_ratio_pairs=sharp,
+                log_ratio_scores=dict(EPE=round(statistics.mean(sharp), 4)))
 
 def _flow_photos_study():
     return Study('flow-photos', 'flow by matching, trained on layers of photographs from a plain '
