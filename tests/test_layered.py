@@ -195,7 +195,7 @@ def test_patterns():
     assert stone.patterns==('stone',) and not torch.equal(stone[1]['image'], plain['image'])
     assert same(stone[1], LayeredFlow(SIZE, seed=3, patterns=['stone'])[1])
     with pytest.raises(ValueError, match="no texture 'brick'.*stone"): LayeredFlow(SIZE, patterns=['stone','brick'])
-    with pytest.raises(ValueError, match='give one'): LayeredFlow(SIZE, patterns='stone', textures='somewhere')
+    with pytest.raises(ValueError, match='give only one'): LayeredFlow(SIZE, patterns='stone', textures='somewhere')
 
 def test_patterns_have_their_own_cache(tmp_path):
     kept = [LayeredFlow(SIZE, seed=1, cache=tmp_path, **o) for o in ({}, dict(patterns='stone'), dict(patterns=('stone','tiles')))]

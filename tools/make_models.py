@@ -2,22 +2,24 @@
 
     python tools/make_models.py [seg] [flow] [--steps N] [--cache FOLDER] [--runs FOLDER [--unfinished]] [--out FOLDER]
 
-Two windows, fixed seeds, one thread: about 25 CPU minutes for the segmenter, 15 for flow. Weights are written as fp16, and the
-scores in a model's README.md are those of the fp16 weights on full images that were not trained on.
+Fixed seeds, one thread: about 25 CPU minutes each. The segmenter trains on two windows, the flow model on small full frames of
+layers, half of them drawn and half cut from six freely licensed pictures of scikit-image. Weights are written as fp16, and the
+scores in a model's README.md are those of the fp16 weights on full images that were not trained on. A model's config.json has
+the recipe that made it.
 """
-import argparse, math
+import argparse, math, shutil, tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from torch.utils.data import ConcatDataset
 from winwin.inference.modes import predict_flow
 from winwin.inference.modes import predict
-from winwin.models.dense import create_model
 from winwin.models.hub import load_model, save_model
 from winwin.training.recipes import change, get_preset, recipe_augment, recipe_data, recipe_model, recipe_task
 from winwin.tasks.task import evaluate
 from winwin.training.loop import fit, resume
-from winwin.worlds.datasets import DrivingWorld
+from winwin.worlds.datasets import DrivingWorld, LayeredFlow
 
 HERE = Path(__file__).resolve().parents[1]
 OUT = HERE/'winwin'/'static'/'models'
@@ -25,18 +27,24 @@ SEED = 2 # of the segmenter's streets: recipes and the demonstration train on se
 RECIPES = dict(
     seg=change(get_preset('driving-seg'), model='winwin_seg_nano', head='upsample', steps=4500, batch_size=8, lr=3e-3, beta2=.95, warmup=200,
                ema=.998, images=3200, scale=(.87,1.41), jitter=.5, class_weights='auto', log_every=20, save_every=200),
-    flow=change(get_preset('flow-layered'), steps=900, batch_size=8, lr=1e-3, ema=.99, images=2000, flip=.5, flip_y=.5, log_every=20))
+    flow=change(get_preset('flow-photos'), model='winwin_flow_micro', relative=True, steps=1600, lr=1e-3, layer_decay=None, warmup=100,
+                ema=.998, images=50_000, log_every=20, save_every=100))
+PICTURES = 'astronaut.png coffee.png chelsea.png rocket.jpg retina.jpg hubble_deep_field.jpg'.split() # of scikit-image, freely licensed
 
 def training_data(task, recipe):
     "Images to train on; streets that no recipe trains on, so that a run which starts from the encoder sees new ones"
-    if task!='seg': return recipe_data(recipe)
+    if task=='flow':
+        photos = recipe_data(recipe)
+        drawn = LayeredFlow(recipe.image_size, recipe.images, SEED, recipe.motion, layers=photos.layers, **photos.more)
+        return ConcatDataset([photos,drawn])
     return DrivingWorld(recipe.image_size, recipe.images, SEED, cache=recipe.root)
 
-def make(task, recipe, what):
-    "A model with fresh weights that depend on the seed alone"
-    if task=='seg': return recipe_model(recipe, what)
-    torch.manual_seed(recipe.train.seed)
-    return create_model(recipe.model, head='linear', relative=True, tied=True, flow_scale=recipe.flow_scale)
+def free_pictures(folder):
+    "The pictures of scikit-image that may be used freely, copied to a folder"
+    import skimage
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in PICTURES: shutil.copy(Path(skimage.__file__).parent/'data'/name, folder/name)
+    return str(folder)
 
 def say(line):
     if 'eval' not in line: print(f"{line['step']:6d}  loss {line['loss']:.3f}", flush=True)
@@ -46,10 +54,11 @@ def train(task, recipe, data, what, runs):
     how = dict(transform=recipe_augment(recipe, what), task=what, progress=False, watch=say)
     out = None if runs is None else Path(runs)/task
     if out is not None and (out/'last').exists(): return resume(out, data, recipe.train, **how).model
-    return fit(make(task, recipe, what), data, recipe.train, out=out, **how).model
+    return fit(recipe_model(recipe, what), data, recipe.train, out=out, **how).model
 
 def ship(task, steps, cache, runs, out, unfinished):
-    recipe = change(RECIPES[task], root=cache, **dict(steps=steps, warmup=min(100, steps//8)) if steps else {})
+    root = free_pictures(Path(runs or tempfile.mkdtemp())/'pictures') if task=='flow' else cache
+    recipe = change(RECIPES[task], root=root, **dict(steps=steps, warmup=min(100, steps//8)) if steps else {})
     data = training_data(task, recipe)
     what = recipe_task(recipe, data, weigh=True)
     model = load_model(Path(runs)/task/'last') if unfinished else train(task, recipe, data, what, runs)
