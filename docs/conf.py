@@ -11,6 +11,7 @@ author, copyright, release = cfg['author'], cfg['copyright'], cfg['version']
 extensions = ['myst_nb']
 exclude_patterns = ['readme']
 
+nb_render_markdown_format = 'gfm' # tables in outputs
 nb_execution_mode = 'off' # pages show the outputs saved in the notebooks
 nb_merge_streams = True
 myst_enable_extensions = ['dollarmath', 'amsmath', 'colon_fence']
