@@ -327,7 +327,7 @@ def test_a_matlab_file_of_full_size(tmp_path):
 
 def test_nyu_faults(nyu, tmp_path):
     path,img,z = nyu
-    with pytest.raises(ValueError, match='take one of train, test, all'): NYUv2(path, 'val')
+    with pytest.raises(ValueError, match='use one of train, test, all'): NYUv2(path, 'val')
     with pytest.raises(FileNotFoundError, match='no file .*none.mat'): NYUv2(tmp_path/'none.mat')
     with pytest.raises(FileNotFoundError, match='no file .*none.txt'): NYUv2(path, splits=tmp_path/'none.txt')
     with pytest.raises(ValueError, match='splits.mat .* is no HDF5 file'): NYUv2(tmp_path/'splits.mat')
