@@ -39,7 +39,7 @@ def main():
     painted = (.65*palette[labels] + .35*np.array(photo)).astype(np.uint8)
     grid = H//P,W//P
     windows = parse_scheme(a.windows).draw(grid, generator=torch.Generator().manual_seed(a.seed))
-    fig,axs = plt.subplots(1, 2, figsize=(7,2.75), dpi=180)
+    fig,axs = plt.subplots(1, 2, figsize=(7,2.75), dpi=130)
     fig.subplots_adjust(left=.005, right=.995, top=.92, bottom=.13, wspace=.02)
     show_windows(windows, np.array(photo), ax=axs[0]).spines[:].set_visible(False)
     axs[1].imshow(painted)
@@ -51,7 +51,7 @@ def main():
                frameon=False, handlelength=1, columnspacing=1.2)
     fig.savefig(OUT)
     small = Image.open(OUT).convert('RGB')
-    small.quantize(256, Image.Quantize.MEDIANCUT, kmeans=2, dither=Image.Dither.FLOYDSTEINBERG).save(OUT, optimize=True)
+    small.quantize(96, Image.Quantize.MEDIANCUT, kmeans=2, dither=Image.Dither.NONE).save(OUT, optimize=True)
     print(OUT.name, f'{OUT.stat().st_size//1000} kB', {k: round(float((labels==i).mean()), 3) for i,k in enumerate(CAMVID)})
 
 if __name__=='__main__': main()
