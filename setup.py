@@ -14,7 +14,7 @@ setuptools.setup(
     long_description=Path('README.md').read_text(encoding='utf-8'), long_description_content_type='text/markdown',
     python_requires='>=' + cfg['min_python'], packages=setuptools.find_packages(include=[cfg['lib_path'] + '*']),
     package_data={cfg['lib_path']: ['static/*', 'static/*/*', 'static/*/*/*']}, install_requires=words('requirements'),
-    extras_require={k: words(k + '_requirements') for k in ('lab', 'app', 'export', 'dev')},
+    extras_require={k: words(k + '_requirements') for k in ('lab', 'app', 'export', 'data', 'dev')},
     classifiers=['Programming Language :: Python :: 3', f"Intended Audience :: {cfg['audience']}"],
     entry_points={'console_scripts': words('console_scripts'), 'nbdev': [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"]},
 )

@@ -123,7 +123,7 @@ def test_imports_only_requirements(mod):
     asked = {a.name.split('.')[0] for o in tree(mod).body if isinstance(o, ast.Import) for a in o.names}
     asked |= {o.module.split('.')[0] for o in tree(mod).body if isinstance(o, ast.ImportFrom) and not o.level}
     used = {name.split('.')[0] for level,name,_ in imports(tree(mod)) if not level}
-    late = words('lab_requirements') | words('app_requirements') | words('export_requirements')
+    late = words('lab_requirements') | words('app_requirements') | words('export_requirements') | words('data_requirements')
     assert not asked-need, f'{mod} imports {asked-need}, not in the requirements of settings.ini'
     assert not used-need-late, f'{mod} imports {used-need-late}, in no requirements of settings.ini'
 

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from .flow_files import FLOW_FORMATS, read_flow, write_flow
     from .folders import FileDataset, report_missing, paired_item, SegFolder, DepthFolder
     from .folders import FlowPairs, natural_key, FlowFolder, FramePairs
-    from .benchmarks import CAMVID, check_choice, list_folders, archive_root, BDD100K, CamVid
-    from .benchmarks import read_colours, NYUv2, NYUv2Folder, FlyingChairs, FlyingThings3D, Sintel
-    from .benchmarks import TartanAir, Spring, KITTI
+    from .benchmarks import CITYSCAPES, CAMVID, check_choice, list_folders, archive_root
+    from .benchmarks import check_count, BDD100K, CamVid, read_colours, NYUv2, NYUv2Folder
+    from .benchmarks import FlyingChairs, FlyingThings3D, Sintel, TartanAir, Spring, KITTI
     from .augment import fit_to_patches, resize_item, resize_flow, Augment, FlowAugment
+    from .catalogue import need_folders, Cityscapes, ADE20K, PascalVOC, CocoPanoptic, CocoNotes
+    from .catalogue import read_coco, segments_to_classes, CocoShapes, paint_shapes, KITTIDepth
+    from .catalogue import DIODE, HubItems, open_hub
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'IMAGE_SUFFIXES': 'images', 'LABEL_SUFFIXES': 'images', 'DEPTH_SUFFIXES': 'images',
@@ -33,13 +36,19 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'FileDataset': 'folders', 'report_missing': 'folders', 'paired_item': 'folders',
     'SegFolder': 'folders', 'DepthFolder': 'folders', 'FlowPairs': 'folders',
     'natural_key': 'folders', 'FlowFolder': 'folders', 'FramePairs': 'folders',
-    'CAMVID': 'benchmarks', 'check_choice': 'benchmarks', 'list_folders': 'benchmarks',
-    'archive_root': 'benchmarks', 'BDD100K': 'benchmarks', 'CamVid': 'benchmarks',
-    'read_colours': 'benchmarks', 'NYUv2': 'benchmarks', 'NYUv2Folder': 'benchmarks',
-    'FlyingChairs': 'benchmarks', 'FlyingThings3D': 'benchmarks', 'Sintel': 'benchmarks',
-    'TartanAir': 'benchmarks', 'Spring': 'benchmarks', 'KITTI': 'benchmarks',
+    'CITYSCAPES': 'benchmarks', 'CAMVID': 'benchmarks', 'check_choice': 'benchmarks',
+    'list_folders': 'benchmarks', 'archive_root': 'benchmarks', 'check_count': 'benchmarks',
+    'BDD100K': 'benchmarks', 'CamVid': 'benchmarks', 'read_colours': 'benchmarks',
+    'NYUv2': 'benchmarks', 'NYUv2Folder': 'benchmarks', 'FlyingChairs': 'benchmarks',
+    'FlyingThings3D': 'benchmarks', 'Sintel': 'benchmarks', 'TartanAir': 'benchmarks',
+    'Spring': 'benchmarks', 'KITTI': 'benchmarks',
     'fit_to_patches': 'augment', 'resize_item': 'augment', 'resize_flow': 'augment',
     'Augment': 'augment', 'FlowAugment': 'augment',
+    'need_folders': 'catalogue', 'Cityscapes': 'catalogue', 'ADE20K': 'catalogue',
+    'PascalVOC': 'catalogue', 'CocoPanoptic': 'catalogue', 'CocoNotes': 'catalogue',
+    'read_coco': 'catalogue', 'segments_to_classes': 'catalogue', 'CocoShapes': 'catalogue',
+    'paint_shapes': 'catalogue', 'KITTIDepth': 'catalogue', 'DIODE': 'catalogue',
+    'HubItems': 'catalogue', 'open_hub': 'catalogue',
 }
 __all__ = [*_HOME]
 

@@ -70,15 +70,15 @@ def report_missing(
 
 # %% ../../nbs/data/03_folders.ipynb #152b1496
 @patch
-def _pair_up(self:FileDataset, images, targets, kinds, split, suffix, strict):
+def _pair_up(self:FileDataset, images, targets, kinds, split, suffix, strict, image_suffix=''):
     "Set `names`, `images`, `targets` and `missing` of a folder dataset"
     listed = split is not None and str(split).endswith('.txt')
     below = '' if listed or split is None else split
-    image_of = find_files(self.root/images/below, IMAGE_SUFFIXES)
+    image_of = find_files(self.root/images/below, IMAGE_SUFFIXES, image_suffix)
     target_of = find_files(self.root/targets/below, kinds, suffix)
     want = _listed(self.root/split) if listed else sorted(image_of.keys()|target_of.keys())
     endings = suffix_text(kinds)
-    image_endings = suffix_text(IMAGE_SUFFIXES)
+    image_endings = image_suffix + suffix_text(IMAGE_SUFFIXES)
     def rel(p): return p.relative_to(self.root)
     def lone(n): # what is wrong with a name, if anything
         if n in image_of and n in target_of: return None
@@ -131,7 +131,8 @@ class SegFolder(FileDataset):
         names:Sequence[str]|None=None, # Class names
         ignore:int=255,                # Label of pixels without a target
         remap:dict[int,int]|None=None, # Class of each value in the files; others become `ignore`
-        suffix:str='',                 # Appended to an image's name in its class map's
+        suffix:str='',                 # Ends the names of class maps, and is no part of the name
+        image_suffix:str='',           # Ends the names of images
         palette:np.ndarray|None=None,  # Colours (n,3) uint8 of the classes
         strict:bool=True,              # A file without a partner is an error; else a warning
         transform:Callable|None=None,  # Called with every item, such as `Augment()`
@@ -139,9 +140,9 @@ class SegFolder(FileDataset):
         self.root = Path(root)
         self.ignore = ignore
         self.transform = transform
-        self._set_classes(num_classes, names, palette)
+        self.set_classes(num_classes, names, palette)
         self.lut = None if remap is None else _table(remap, ignore)
-        self._pair_up(images, labels, LABEL_SUFFIXES, split, suffix, strict)
+        self._pair_up(images, labels, LABEL_SUFFIXES, split, suffix, strict, image_suffix)
 
     def load(self, i:int)->dict:
         labels = read_labels(self.targets[i], self.ignore, self.num_classes, self.lut)
@@ -149,7 +150,11 @@ class SegFolder(FileDataset):
 
 # %% ../../nbs/data/03_folders.ipynb #413328f9
 @patch
-def _set_classes(self:SegFolder, num_classes, names, palette):
+def set_classes(self:SegFolder,
+    num_classes:int|None,          # Classes 0..n-1; none: as many as `names`, or unchecked
+    names:Sequence[str]|None,      # Class names
+    palette:np.ndarray|None,       # Colours (n,3) uint8; none = colours that are easy to tell apart
+):
     "Set `num_classes`, `classes` and `palette`; raise if they do not fit in 8-bit labels"
     if names is not None and num_classes not in (None,len(names)):
         raise ValueError(f'{len(names)} names for num_classes={num_classes}; '
@@ -180,7 +185,8 @@ class DepthFolder(FileDataset):
         depth:str='depth',            # Folder of depth maps in it
         split:str|None=None,          # Subfolder of both, or a .txt in `root` that lists names
         scale:float|None=None,        # Metres per unit of integers: 1/1000 for millimetres
-        suffix:str='',                # Appended to an image's name in its depth map's
+        suffix:str='',                # Ends the names of depth maps, and is no part of the name
+        image_suffix:str='',          # Ends the names of images
         strict:bool=True,             # A file without a partner is an error; else a warning
         transform:Callable|None=None, # Called with every item, such as `Augment()`
     ):
@@ -190,7 +196,7 @@ class DepthFolder(FileDataset):
         self.root = Path(root)
         self.scale = scale
         self.transform = transform
-        self._pair_up(images, depth, DEPTH_SUFFIXES, split, suffix, strict)
+        self._pair_up(images, depth, DEPTH_SUFFIXES, split, suffix, strict, image_suffix)
 
     def load(self, i:int)->dict:
         return paired_item(self, i, 'depth', read_depth(self.targets[i], self.scale))
