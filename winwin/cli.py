@@ -32,7 +32,8 @@ def parse_train(
     args:list[str], # Words after `winwin train`
 ): # With `recipe`, `out`, `resume`, `variant` and `check`
     "Parse the words into a recipe and the options of its run"
-    from winwin.training.recipes import Recipe, presets
+    from winwin.training.recipes import Recipe, preset_name, presets
+    args = [*map(preset_name, args[:1]),*args[1:]]
     fields = [(name,Annotated[kind, tyro.conf.arg(help=text)]) for name,kind,text,_ in _job]
     kind = make_dataclass('Job', [('recipe',Recipe),*fields])
     rest = [default for *_,default in _job[1:]]
@@ -70,11 +71,14 @@ def _train(args):
 # %% ../nbs/91_cli.ipynb #12ece3c1
 def _print_problems(recipe):
     "Print every problem with the files of a recipe; returns whether there are any"
-    from winwin.training.recipes import recipe_data
+    from winwin.training.recipes import recipe_data, size_problems
+    from winwin.training.sources import NothingHeldOut
     problems = []
     for split in ('train','valid'):
-        data = recipe_data(recipe, split)
+        try: data = recipe_data(recipe, split)
+        except NothingHeldOut: continue
         if hasattr(data, 'check'): problems += data.check()
+        if split=='train': problems += size_problems(recipe, data)
     for problem in problems: print(problem, file=sys.stderr)
     return bool(problems)
 
@@ -89,7 +93,7 @@ def _preset_text(recipe):
 
 def _next_command(task, out):
     "The command to try after training"
-    if task=='pretrain': return f'winwin train flow-folder --root FOLDER --weights {out}/best'
+    if task=='pretrain': return f'winwin train folder-flow --root FOLDER --weights {out}/best'
     return f'winwin predict {out} {"A.png B.png" if task=="flow" else "IMAGES"} -o OUT'
 
 def _scores_table(task, scores):
@@ -122,11 +126,14 @@ class Eval:
         from winwin.models.hub import load_model
         from winwin.tasks.task import evaluate
         from winwin.training.checkpoints import find_model
+        from winwin.training.recipes import check_held_out, held_out_text
         from winwin.training.recipes import recipe_data, recipe_task
         model = load_model(find_model(self.checkpoint), pick_device(self.device))
         recipe = self._recipe(model)
         task = recipe.train.task
         data = recipe_data(recipe, 'valid')
+        check_held_out(model.saved['extra'], data)
+        if held_out_text(data): print(held_out_text(data), file=sys.stderr)
         scores = evaluate(model, data, recipe_task(recipe, data), self._predict(task),
                           progress=not self.json)
         out = dict(images=len(data), mode=self.mode, scores=scores)
@@ -322,7 +329,7 @@ class Temperature:
     dry_run:bool=False    # Do not change the checkpoint
     device:str='auto'     # Device: cpu, cuda, ...; auto = a GPU if there is one
 
-    def run(self)->int: # 0
+    def run(self)->int: # 0, or 1 if nothing was found
         "Choose temperatures, print them, and save them in the checkpoint"
         from winwin.temperature.checkpoint import choose_temperature, open_run
         from winwin.temperature.checkpoint import tempering_text, undo_temperature, write_tempering
@@ -341,8 +348,9 @@ class Temperature:
         files = write_tempering(run, found, self.out)
         print(tempering_text(found))
         for file in files: print(file)
-        self._keep(run, found)
-        return 0
+        if not found.nothing: self._keep(run, found)
+        else: print(f'{run.folder} is unchanged: nothing was found', file=sys.stderr)
+        return int(found.nothing)
 
 # %% ../nbs/91_cli.ipynb #d6d83f5b
 @patch

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .flow_scoring import FlowMetrics
     from .flow import FlowTask
     from .completion import completion_loss, complete, CompletionTask
-    from .registry import make_task
+    from .registry import count_outputs, make_task
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'Task': 'task', 'predict_full': 'task', 'window_pairs': 'task', 'sum_over_processes': 'task',
@@ -28,7 +28,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'cell_targets': 'flow_scoring', 'matching_loss': 'flow_scoring', 'FlowMetrics': 'flow_scoring',
     'FlowTask': 'flow',
     'completion_loss': 'completion', 'complete': 'completion', 'CompletionTask': 'completion',
-    'make_task': 'registry',
+    'count_outputs': 'registry', 'make_task': 'registry',
 }
 __all__ = [*_HOME]
 

@@ -17,6 +17,7 @@ from ..machine import evaluating, patch
 from ..windows.layout import Windows, crop_windows
 from ..windows.schemes import Scheme
 from ..windows.tokens import pad_to_patches, unpad
+from ..data.items import Careful, as_item, first_checked, item_text, raise_errors
 
 # %% ../../nbs/tasks/00_task.ipynb #6c392957
 class Task:
@@ -32,7 +33,7 @@ class Task:
         "Return only the `keys` of an item; one that lacks a key is an error"
         if lost := [k for k in self.keys if k not in item]:
             raise ValueError(f'there is no {lost[0]!r}, which the task {self.name} needs; it has '
-                             f'{", ".join(item)}')
+                             f'{", ".join(item)}; {item_text(self.keys)}')
         return {k: item[k] for k in self.keys}
 
     def describe(self)->dict:
@@ -194,11 +195,12 @@ def evaluate(
     rank,world = (dist.get_rank(),dist.get_world_size()) if many else (0,1)
     device = next(model.parameters()).device if device is None else torch.device(device)
     mine = Subset(data, range(rank, len(data), world))
-    loader = DataLoader(mine, batch_size=None, num_workers=workers)
+    loader = DataLoader(Careful(mine), batch_size=None, num_workers=workers)
     bar = tqdm(loader, desc='evaluate', disable=not progress or rank>0, leave=False)
     metrics = task.metrics()
     with evaluating(model), torch.inference_mode():
-        for item in bar:
+        items = (as_item(item, task.keys) for item in raise_errors(bar))
+        for item in first_checked(items, model):
             batch = {k: v[None].to(device) for k,v in task.prepare(item).items()}
             if read is None: maps = task.read(model, batch)
             else: maps = read(model, *(batch[k] for k in task.inputs))
