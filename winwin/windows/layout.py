@@ -195,17 +195,14 @@ def to(self:Windows,
     non_blocking:bool=False,  # Do not wait for the copy; useful if they are pinned
 )->Windows:
     "The same windows on `device`"
-    def move(t): return t.to(device, non_blocking=non_blocking)
-    return _map_tensors(self, move)
+    def move(t): return None if t is None else t.to(device, non_blocking=non_blocking)
+    return Windows.unchecked(move(self.yx), self.sizes, self.grid, move(self.extra))
 
 @patch
 def pin_memory(self:Windows)->Windows:
     "A copy in pinned memory, which a GPU fetches without a wait; a `DataLoader` calls it"
-    return _map_tensors(self, torch.Tensor.pin_memory)
-
-def _map_tensors(windows, f):
-    extra = None if windows.extra is None else f(windows.extra)
-    return Windows.unchecked(f(windows.yx), windows.sizes, windows.grid, extra)
+    extra = None if self.extra is None else self.extra.pin_memory()
+    return Windows.unchecked(self.yx.pin_memory(), self.sizes, self.grid, extra)
 
 # %% ../../nbs/windows/00_layout.ipynb #e432072a
 def _flatten(w):
