@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 import numpy as np, torch, torch.nn.functional as F
-from PIL import Image, ImageOps
 from torch import Tensor
+from torchvision.transforms.functional import Image
 from ..windows.tokens import pad_to_patches
 
 # %% ../../nbs/data/00_images.ipynb #a7c6dbc1
@@ -32,13 +32,18 @@ def _open(path):
         raise ValueError(f'{path} cannot be decoded ({path.stat().st_size} bytes); '
                          f'it is damaged or no {path.suffix[1:]} file') from error
 
+def _upright(img):
+    "A Pillow image, turned as its EXIF data says"
+    from PIL import ImageOps
+    return ImageOps.exif_transpose(img)
+
 # %% ../../nbs/data/00_images.ipynb #4cafb001
 def read_image(
     path:str|Path,  # File with 8 or 16 bits per channel
 )->Tensor: # (3,h,w) in [0,1]
     "Read an image, turned as its EXIF data says; grey is repeated, alpha dropped"
     path = Path(path)
-    img = ImageOps.exif_transpose(_open(path))
+    img = _upright(_open(path))
     if img.mode[0] in 'IF': # more than 8 bits: Pillow would clip them
         if img.mode=='F': raise ValueError(f'{path} holds floats; images are files of 8 or 16 bits')
         return torch.from_numpy(np.array(img).astype(np.float32)/65535).expand(3,-1,-1)
@@ -132,7 +137,7 @@ def _from_pillow(x):
     "Array (h,w,3) from a Pillow image"
     if x.mode[0] in 'IF':
         raise ValueError(f'a picture of mode {x.mode} has more than 8 bits; give floats in [0,1]')
-    x = ImageOps.exif_transpose(x)
+    x = _upright(x)
     if x.mode=='P': x = x.convert('RGBA') # palettes may have alpha
     return np.array(x.convert('RGB'))
 

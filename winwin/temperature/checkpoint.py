@@ -78,7 +78,8 @@ class Tempering:
     def nothing(self)->bool:
         "Whether a match or a sweep found nothing, so that 1 is kept everywhere"
         if self.way=='sweep': return self.found.doubt is not None
-        return self.way=='match' and len(self.found.unmatched)==len(self.found.tau)
+        if self.way!='match' or not self.found.unmatched: return False
+        return all((torch.as_tensor(t)==1).all() for t in self.found.tau.values())
 
 # %% ../../nbs/temperature/04_checkpoint.ipynb #acb2db33
 def choose_temperature(

@@ -7,7 +7,7 @@ __all__ = ['wide_taus', 'FullLoss', 'ImageScores', 'TemperatureTable', 'differen
            'compare_temperatures', 'token_counts']
 
 # %% ../../nbs/temperature/03_comparison.ipynb #9274be2c
-import time
+import time, warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
@@ -216,7 +216,8 @@ def compare_temperatures(
     before = get_temperature(model)
     out = TemperatureTable([], {}, {}, task.score)
     try:
-        with evaluating(model):
+        with evaluating(model), warnings.catch_warnings():
+            warnings.simplefilter('ignore') # where nothing is found, the table has 1
             for way,choose in ways.items(): _add_way(out, model, full, way, choose)
     finally: set_temperature(model, before)
     return out

@@ -85,7 +85,8 @@ def doubt(self:Match)->str|None:
     other = 'log_ratio (--ratio) needs no match, sweep_temperature (--sweep) uses labels'
     if self.unmatched:
         lo,hi = self.bounds
-        which = f'{len(self.unmatched)} of {plural(len(self.tau), "layer")}'
+        heads = 'some heads of ' if any(torch.is_tensor(t) for t in self.tau.values()) else ''
+        which = f'{heads}{len(self.unmatched)} of {plural(len(self.tau), "layer")}'
         return f'no temperature from {lo:g} to {hi:g} matches {which}, which keep 1; {other}'
     lowest = min(torch.as_tensor(t).min().item() for t in self.tau.values())
     if lowest>=.8: return None

@@ -448,8 +448,8 @@ def train_recipe(
     "Train the model of a recipe on its data, and return it with its log and scores"
     data = recipe_data(recipe)
     valid = _valid_set(recipe) if score else None
-    if held_out_text(data): print(held_out_text(data), file=sys.stderr)
     if problems := size_problems(recipe, data): raise ValueError(problems[0])
+    if held_out_text(data): print(held_out_text(data), file=sys.stderr)
     task = recipe_task(recipe, data, weigh=True)
     args = dict(valid=valid, transform=recipe_augment(recipe, task), task=task, progress=progress,
                 watch=watch, extra=_remember(recipe, data))
