@@ -32,10 +32,14 @@ def _open(path):
         raise ValueError(f'{path} cannot be decoded ({path.stat().st_size} bytes); '
                          f'it is damaged or no {path.suffix[1:]} file') from error
 
+_ORIENTATION = 0x0112 # EXIF tag; 5 to 8 swap height and width
+_TURNS = {2: 'FLIP_LEFT_RIGHT', 3: 'ROTATE_180', 4: 'FLIP_TOP_BOTTOM', 5: 'TRANSPOSE',
+          6: 'ROTATE_270', 7: 'TRANSVERSE', 8: 'ROTATE_90'}
+
 def _upright(img):
     "A Pillow image, turned as its EXIF data says"
-    from PIL import ImageOps
-    return ImageOps.exif_transpose(img)
+    turn = _TURNS.get(img.getexif().get(_ORIENTATION))
+    return img if turn is None else img.transpose(Image.Transpose[turn])
 
 # %% ../../nbs/data/00_images.ipynb #4cafb001
 def read_image(
@@ -71,8 +75,6 @@ def turned_text(
     return (f'. The EXIF data of {path} say that it is to be turned (orientation {orientation}), '
             f'and the target was made for the pixels as stored: turn the target too, or save the '
             f'image without EXIF data')
-
-_ORIENTATION = 0x0112 # EXIF tag; 5 to 8 swap height and width
 
 def _lies(img): return img.getexif().get(_ORIENTATION, 1)>4 and img.format!='TIFF' # Pillow did it
 
