@@ -38,6 +38,7 @@ _TURNS = {2: 'FLIP_LEFT_RIGHT', 3: 'ROTATE_180', 4: 'FLIP_TOP_BOTTOM', 5: 'TRANS
 
 def _upright(img):
     "A Pillow image, turned as its EXIF data says"
+    img.load() # a TIFF is turned by Pillow itself, which then drops the note
     turn = _TURNS.get(img.getexif().get(_ORIENTATION))
     return img if turn is None else img.transpose(Image.Transpose[turn])
 
