@@ -2,7 +2,7 @@
 
 Keys of CALLS name the public functions and classes that the call runs; `test_every_public_name_is_tried` looks for the others.
 """
-import contextlib, importlib, inspect, unittest.mock as mock
+import contextlib, importlib, inspect, json, unittest.mock as mock
 import accelerate, pytest, torch, torch.nn as nn
 import matplotlib
 matplotlib.use('Agg')
@@ -347,3 +347,12 @@ def test_a_run_with_another_default_device(preset):
     with machine(), torch.device('cuda'):
         result = train_recipe(recipe(preset, workers=0), progress=False)
         assert result.scores
+
+# --- what a GPU owner runs
+
+def test_selftest_on_a_stand_in(capsys):
+    from winwin.doctor import Selftest
+    with machine(), mock.patch('winwin.doctor._count_waits', lambda step: 1): assert Selftest('cuda', json=True).run()==0
+    checks = {check['name']: check for check in json.loads(capsys.readouterr().out)}
+    assert {'linear, float32','matching, fp16','timm, bf16','predict, tiles','probe, own','training','waits'} <= checks.keys()
+    assert checks['training']['detail'].startswith('on cuda:0')
