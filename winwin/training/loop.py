@@ -128,16 +128,16 @@ class TrainRun:
 def _prepare_data(self:TrainRun, data, transform):
     "Make the stream of items"
     cfg = self.config
-    ignore = getattr(self.task, 'ignore', 255)
-    self.draws = ItemStream(data, self.task.keys, self.patch, cfg.seed, transform, cfg.size, ignore,
-                            self.task.prepare)
+    task = self.task
+    self.draws = ItemStream(data, task.keys, self.patch, cfg.seed, transform, cfg.size, task.kinds(),
+                            task.select)
 
 @patch
 def batches(self:TrainRun)->Iterator[dict]:
     "Batches with windows, for the steps that are left"
     cfg = self.config
     acc = self.accelerator
-    choose = partial(self.task.choose, scheme=parse_scheme(cfg.windows), patch=self.patch)
+    choose = partial(self.task.draw_windows, scheme=parse_scheme(cfg.windows), patch=self.patch)
     return item_batches(self.draws, range(self.step, cfg.steps), cfg.batch_size, cfg.accumulate,
                         acc.process_index, acc.num_processes, cfg.workers,
                         acc.device.type=='cuda', choose)
@@ -242,7 +242,7 @@ def _backward(run, batch):
     acc = run.accelerator
     there = {k: v.to(acc.device, non_blocking=True) if torch.is_tensor(v) else v
              for k,v in batch.items()}
-    loss = run.task.judge(run.model, there, run.patch)
+    loss = run.task.batch_loss(run.model, there, run.patch)
     losses = acc.gather(loss.detach().reshape(1))
     if not losses.isfinite().all(): raise _not_finite(run, batch, loss)
     acc.backward(loss/run.config.accumulate)
