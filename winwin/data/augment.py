@@ -163,8 +163,8 @@ def _flip(item, axis, kinds=None):
     out = {}
     for k,x,kind in _maps(item, kinds):
         if 'yx'[axis] not in kind.flips:
-            raise ValueError(f'{k} cannot be mirrored {"up to down" if axis==-2 else "left to right"}'
-                             f'; set {"flip_y" if axis==-2 else "flip"}=0')
+            way,name = ('left to right','flip') if axis==-1 else ('up to down','flip_y')
+            raise ValueError(f'{k} cannot be mirrored {way}; set {name}=0')
         out[k] = x[0].flip(axis)
         if kind.vector: out[k][0 if axis==-1 else 1] *= -1
     return item | out

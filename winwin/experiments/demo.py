@@ -252,8 +252,8 @@ def compare_predictions(
     "Scores and times of several ways to predict"
     device = next(model.parameters()).device
     imgs = [valid[0][k][None].to(device) for k in task.inputs]
-    t = compare({k: partial(predict, model, *imgs, task=task, **how) for k,how in ways.items()}, rounds,
-                device=device)
+    cases = {k: partial(predict, model, *imgs, task=task, **how) for k,how in ways.items()}
+    t = compare(cases, rounds, device=device)
     first,*others = ways
     scores = {first: known}
     for k in others:

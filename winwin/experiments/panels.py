@@ -55,9 +55,9 @@ _worlds = dict(
     scene=("The scenes are made by winwin's `LayeredFlow`: textured layers that move, turn, grow "
            'and bend, each in its own way, with exact flow. EPE, the endpoint error, is the mean '
            'distance between the end of a predicted vector and that of the true one.'))
-_pairs_seen = ('In turn: frame 1 and its random windows; where their pixels go, the brighter a token '
-               'the more of them, and the windows of frame 2 that are chosen from this map; frame 2 '
-               'itself; the target.')
+_pairs_seen = ('In turn: frame 1 and its random windows; where their pixels go, the brighter a '
+               'token the more of them, and the windows of frame 2 that are chosen from this map; '
+               'frame 2 itself; the target.')
 _benches = dict(
     train='`winwin bench train` measures the same for a ViT-B on 1280x720 pixels.',
     flow=('`winwin bench flow` measures one pass against tiles for a base model on 1024x432 '

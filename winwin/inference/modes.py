@@ -204,7 +204,8 @@ def predict(
     if mode not in _modes: raise ValueError(f'mode {mode!r} is unknown; use {", ".join(_modes)}')
     if mode!='full': how['size'] = check_tile(how['size'], model.patch_size, mode)
     with evaluating(model), torch.inference_mode():
-        return _modes[mode](model, imgs, rows=rows, tiles=tiles, progress=progress, task=task, **how)
+        return _modes[mode](model, imgs, rows=rows, tiles=tiles, progress=progress, task=task,
+                            **how)
 
 predict_flow = predict # the name that pairs had
 

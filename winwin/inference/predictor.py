@@ -110,7 +110,8 @@ def _show_uncertainty(x, ax):
     "Draw the expected error of a pair, with its scale"
     shades = uncertainty_shades()
     ax.imshow(x.numpy(), cmap=shades.cmap, norm=shades.norm)
-    bar = ax.figure.colorbar(shades, ax=ax, ticks=[.25,.5,1,2,4], format='%g', fraction=.04, pad=.02)
+    bar = ax.figure.colorbar(shades, ax=ax, ticks=[.25,.5,1,2,4], format='%g', fraction=.04,
+                             pad=.02)
     bar.minorticks_off()
     bar.ax.tick_params(labelsize=7)
     bar.set_label('px', fontsize=7)

@@ -73,7 +73,7 @@ class CompletionTask(Task):
 # %% ../../nbs/tasks/05_completion.ipynb #37a01f6d
 @patch
 def draw_windows(self:CompletionTask, batch:dict[str,Tensor], scheme:Scheme, patch:int,
-                 generator:torch.Generator|None=None)->dict: # `windows` are the tokens that are shown
+                 generator:torch.Generator|None=None)->dict: # `windows`: tokens that are shown
     "Draw the tokens of frame 1 that are shown"
     if scheme.kind not in ('full','crop'):
         raise ValueError(f"pretraining sees frames as 'full' or, say, 'crop:14', not as {scheme}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np, torch
 from torch import Tensor
 from torchvision.transforms.functional import Image
-from ..machine import patch, replace_file
+from ..machine import in_float64, patch, replace_file
 from ..windows.layout import Windows
 from ..data.images import read_depth
 from ..data.pictures import depth_colors
@@ -123,7 +123,7 @@ class DepthMetrics(Metrics):
                              f'max_depth, in metres')
         self.reset()
 
-    def zeros(self)->Tensor: return torch.zeros(10, dtype=torch.float64)
+    def zeros(self)->Tensor: return torch.zeros(10, dtype=torch.float64, device='cpu')
     def scores(self, sums:Tensor)->dict[str,float]: # NaN if no image has a valid pixel
         values = sums[1:]/sums[0] if self.average=='image' else _depth_scores(sums)
         return dict(zip(DEPTH_SCORES, values.tolist()))
@@ -166,8 +166,8 @@ def _metres(pred, depth, valid=None):
     if valid is not None and (valid.shape!=depth.shape or valid.dtype!=torch.bool):
         raise ValueError(f'valid {tuple(valid.shape)} of {valid.dtype}; '
                          f'give bool, shaped like depth {tuple(depth.shape)}')
-    t = t.to(p.device).double()
-    p = p.detach().double()
+    p = in_float64(p.detach())
+    t = in_float64(t).to(p.device)
     ok = t.isfinite() & (t>0)
     return p,t,ok if valid is None else ok & valid.to(p.device).reshape(t.shape)
 

@@ -216,7 +216,8 @@ def legend(self:PairTask)->dict:
 @patch
 def key_picture(self:FlowTask)->tuple[np.ndarray,str,str]:
     return (np.round(wheel_picture(64)*255).astype(np.uint8),
-            'the colour of every direction: red to the right, yellow down, cyan to the left, blue up',
+            'the colour of every direction: red to the right, yellow down, cyan to the left, '
+            'blue up',
             'A vector from the middle of the wheel has the colour of its end. The longest true '
             'vector of a scene reaches the rim. The colours below are errors, in the last picture.')
 

@@ -118,5 +118,5 @@ def _check_frames(model, kind):
     frames = model_frames(model)
     if frames not in (None,len(kind.inputs)):
         one,two = ('one image','two frames') if frames==1 else ('two frames','one image')
-        raise ValueError(f'{type(model).__name__} takes {one}, the task {kind.name} {two}; give the '
-                         f'task that the model was trained for')
+        raise ValueError(f'{type(model).__name__} takes {one}, the task {kind.name} {two}; give '
+                         f'the task that the model was trained for')
