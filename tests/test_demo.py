@@ -8,6 +8,7 @@ import winwin.experiments.demo as D
 from winwin.experiments.demo import demos, fit_budget, get_demo, pick_threads, prediction_modes, render_scenes, run_demo, step_costs
 from winwin.experiments.html import HtmlPage, html_bar, html_drawing, html_picture, html_table
 from winwin.experiments.panels import Panels
+from winwin.tasks import task_class
 from winwin.data.pictures import ERROR_STEPS
 from winwin.inference.predictor import Predictor
 from winwin.models.dense import create_model
@@ -150,7 +151,7 @@ def test_checkpoint_reads_the_sample_images(ran, tmp_path):
         p = Predictor(out/'run'/'best')
         report = p.folder(out/'images', tmp_path, suffixes=('_a','_b'), progress=False)
         said = p(out/'images'/'scene-1_a.png', out/'images'/'scene-1_b.png')
-        assert torch.allclose(said.image2, world[0]['image2'], atol=1e-6)
+        assert torch.allclose(said.images[1], world[0]['image2'], atol=1e-6)
     else:
         p = Predictor(out/'run'/'best')
         assert p.task==task
@@ -169,7 +170,7 @@ def test_report_is_one_file_and_true(ran):
     images = [a for t,a in tags.all if t=='img']
     assert len(images)==(1+3*4+2*5+8 if task=='flow' else 6+2*4+8) and all(a['alt'] for a in images)
     assert all(a['aria-label'] for t,a in tags.all if t=='svg')
-    columns = demos[task].panels.columns
+    columns = task_class(task).columns
     for name,r in facts['predictions'].items():
         row = re.search(f'<tr><td>{name}</td>(.*?)</tr>', text)[1]
         want = [format(r['scores'][k], how) + ''.join(unit) for k,(_,how,*unit) in columns.items()]
