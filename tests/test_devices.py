@@ -171,9 +171,11 @@ CALLS = {
     'richest_windows': lambda d: richest_windows([W.to(d)]*2, torch.rand(2,64,96, device=d), 8),
     **{f'Task {kind}; {k} {s} {o}': lambda d,k=k,s=s,o=o: loss_of(k, d, s, **o) for kind,k,s,o in (
         ('SegTask','seg','2x4',dict()), ('SegTask','seg','4+3',dict(weight=[1.]*14, layouts=3)), ('SegTask','seg','2x4+5',dict()),
-        ('SegTask','seg','crop:4',dict(label_smoothing=.1)), ('DepthTask','depth','full',dict(max_depth=80.)), ('FlowTask','flow','2x4',dict(match=1.)),
+        ('SegTask','seg','crop:4',dict(label_smoothing=.1)), ('DepthTask','depth','full',dict(max_depth=80.)), ('FlowTask PairTask','flow','2x4',dict(match=1.)),
         ('FlowTask','flow','4+3',dict(windows2='tokens:9')), ('FlowTask matching_loss','flow','2x4',dict(head='matching', match=1., kind='epe')),
         ('CompletionTask','pretrain','full',dict()))},
+    'first_map shade rgb_picture mark_wrong error_colors': lambda d: [shade(first_map(dict(x=torch.rand(1,8,12, device=d)))), shade(torch.rand(8,12, device=d)), rgb_picture(torch.rand(3,8,12, device=d)),
+        mark_wrong(torch.rand(3,8,12, device=d), torch.rand(8,12, device=d)), error_colors(torch.rand(8,12, device=d))],
     'SegMetrics': lambda d: [scored(SegMetrics(14), torch.rand(2,14,64,96, device=d), t) for t in (SCENES['labels'],SCENES['labels'].to(d))],
     'DepthMetrics': lambda d: [scored(DepthMetrics(80., average=a), torch.rand(2,1,64,96, device=d)+1, SCENES['depth'].to(d)[:,None]) for a in ('image','set')],
     'FlowMetrics': lambda d: [scored(FlowMetrics(a), torch.rand(2,2,64,96, device=d), FRAMES['flow'].to(d), FRAMES['valid'], FRAMES['visible']) for a in ('image','set')],
