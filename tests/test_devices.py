@@ -226,7 +226,6 @@ CALLS = {
     'AttentionRecorder RecordedLayer LayerCurves TokenRows curve_map token_panels token_stats read_with': look_at_attention,
     'AttentionRecorder; cross': lambda d: look_at_attention(d, cross=True),
     'mosaic normalize_images': lambda d: [mosaic([torch.rand(2,8,12, device=d)]*3), normalize_images(tiny().to(d), SCENES['image'].to(d))],
-    'prediction_change prediction_picture': lambda d: [prediction_change(tiny().to(d), *torch.rand(2,1,14,64,96).to(d)), prediction_picture(tiny().to(d), torch.rand(1,14,64,96).to(d))],
 
     **{f'predict predict_bands tile_weights; {h}': lambda d,h=h: predict_all(d, h) for h in ('linear','convnext','dpt')},
     **{f'predict_flow flow_weights; {h}': lambda d,h=h: predict_flow_all(d, h) for h in ('linear','matching')},

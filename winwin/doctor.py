@@ -347,5 +347,5 @@ class Selftest:
         parts = [check_versions, check_device, *(partial(o, device) for o in parts)]
         if not self.json: print(f'winwin selftest --device {device}\n')
         bad = _run_checks(parts, self.json)
-        if not self.json: print('Please paste all of this into an issue if a line begins with FAIL.')
+        if not self.json: print('If a line begins with FAIL, please paste all into an issue.')
         return int(bad>0)
