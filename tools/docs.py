@@ -463,7 +463,7 @@ def extras(name, path):
         at = f'https://colab.research.google.com/github/{repo.strip("/")}/blob/{cfg.branch}/{path.relative_to(ROOT).as_posix()}'
         first = [f'[Open in Colab]({at})']
     if words := tool.plan()['search'].get(name):
-        last = ['```{index}\n' + '\n'.join(f'single: {w}' for w in words) + '\n```']
+        last = [f'```{{index}} {", ".join(words)}\n```']
     return [[mk_cell(s, 'markdown', options_=dict(made=True)) for s in o] for o in (first,last)]
 
 # --- README.md
