@@ -132,6 +132,15 @@ def test_examples_of_rooms_run(room, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(tool.plan()['rooms'][room]['example'], f'{room} example', 'exec'), {})
 
+def test_tutorials_link_to_colab_when_there_is_a_repository(monkeypatch):
+    from nbdev.config import get_config
+    path = NOTEBOOKS['tutorials/own_loop']
+    assert docs.colab_link('tutorials/own_loop', path)==[] or get_config().git_url
+    monkeypatch.setattr(get_config(), 'git_url', 'https://github.com/someone/winwin')
+    assert docs.colab_link('windows/layout', NOTEBOOKS['windows/layout'])==[]
+    cell, = docs.colab_link('tutorials/own_loop', path)
+    assert 'colab.research.google.com/github/someone/winwin/blob/main/nbs/tutorials/own_loop.ipynb' in cell.source
+
 def test_search_words_belong_to_pages():
     assert tool.plan()['search'].keys()<=NOTEBOOKS.keys()
 

@@ -344,6 +344,7 @@ def command_parts(*words, level='##'):
     head, boxes = help_boxes(help_text(*words))
     if not boxes: return [f'```text\n{head.strip()}\n```'], {}
     usage, _, about = head.strip().partition('\n')
+    usage = re.sub(r'\{[^}]{80,}\}', 'NAME', usage) # a list of names follows below
     parts = [f'```text\n{usage.removeprefix("usage: ")}\n```', *(f'```text\n{o}\n```' if o.startswith(' ') else plain(o) for o in about.strip('\n').split('\n\n') if o.strip())]
     subs = {}
     for name,(text,options) in boxes.items():
@@ -371,6 +372,7 @@ def write_commands():
                toctree([f'winwin {k} </commands/{k}>' for k in commands]))
     for k in commands:
         parts, subs = command_parts(k)
+        parts = [o for o in parts if o!=plain(commands[k])] # the subtitle says it
         if k=='train': parts = train_parts(parts, subs)
         write_made(f'commands/{k}', f'# winwin {k}', f'> {plain(commands[k]).split(": ")[0].rstrip(".")}', *parts)
 
@@ -454,17 +456,23 @@ def write_page(page, path, pages):
     (SRC/name).parent.mkdir(parents=True, exist_ok=True)
     write_nb(page, SRC/f'{name}.ipynb')
 
-def extras(name, path):
-    "Cells that a page gets besides its notebook's: a link to Colab below the title, words for the search at the end"
+def colab_link(name, path):
+    "A cell below the title that opens a tutorial or how-to in Colab, if settings.ini has the address of a GitHub repository"
     from nbdev.config import get_config
-    cfg, first, last = get_config(), [], []
+    cfg = get_config()
     repo = cfg.git_url.removeprefix('https://github.com/')
-    if repo!=cfg.git_url and name.startswith(('tutorials/','howto/')):
-        at = f'https://colab.research.google.com/github/{repo.strip("/")}/blob/{cfg.branch}/{path.relative_to(ROOT).as_posix()}'
-        first = [f'[Open in Colab]({at})']
-    if words := tool.plan()['search'].get(name):
-        last = [f'```{{index}} {", ".join(words)}\n```']
-    return [[mk_cell(s, 'markdown', options_=dict(made=True)) for s in o] for o in (first,last)]
+    if repo==cfg.git_url or not name.startswith(('tutorials/','howto/')): return []
+    at = f'https://colab.research.google.com/github/{repo.strip("/")}/blob/{cfg.branch}/{path.relative_to(ROOT).as_posix()}'
+    return [mk_cell(f'[Open in Colab]({at})', 'markdown', options_=dict(made=True))]
+
+def add_search_words(file):
+    "Let the search find pages by the words under [search] of nbs/rooms.toml, as Sphinx finds main index entries"
+    head, body, tail = re.fullmatch(r'(\w+\.setIndex\()(.*)(\))', file.read_text(encoding='utf-8'), re.S).groups()
+    index = json.loads(body)
+    for page,words in tool.plan()['search'].items():
+        at = [index['docnames'].index(page), '', True]
+        for w in words: index['indexentries'].setdefault(w.lower(), []).append(at)
+    file.write_text(head + json.dumps(index, separators=(',',':')) + tail, encoding='utf-8')
 
 # --- README.md
 
@@ -517,15 +525,14 @@ def main():
             readme(page)
             page.cells.append(mk_cell(toctrees(plan), 'markdown', options_={}))
         elif name.endswith('/index'): page.cells.append(mk_cell(room_tables(name.split('/')[0], pages), 'markdown', options_=dict(made=True)))
-        first, last = extras(name, path)
-        page.cells[1:1] = first
-        page.cells += last
+        page.cells[1:1] = colab_link(name, path)
         write_page(page, path, pages)
     write_rooms(pages)
     write_reference(pages)
     write_commands()
     err = subprocess.call([sys.executable, '-m', 'sphinx', '-q', '-W', '--keep-going', '-d', WORK/'doctrees', '-b', 'html', SRC, HTML], cwd=ROOT)
     if err: sys.exit(err)
+    add_search_words(HTML/'searchindex.js')
     check([ROOT/'README.md', *HTML.rglob('*.html'), HTML/'searchindex.js'])
     shutil.rmtree(OUT, ignore_errors=True)
     HTML.rename(OUT)

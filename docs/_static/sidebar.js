@@ -3,5 +3,5 @@ addEventListener('DOMContentLoaded', () => {
   const box = document.querySelector('.sidebar-scroll'), here = document.querySelector('.sidebar-tree .current-page');
   if (!box || !here) return;
   const [a, b] = [box.getBoundingClientRect(), here.getBoundingClientRect()];
-  if (b.bottom > a.bottom || b.top < a.top) box.scrollTop += b.top - a.top - a.height / 3;
+  if (b.bottom > a.bottom || b.top < a.top) box.scrollTo({top: box.scrollTop + b.top - a.top - a.height / 3, behavior: 'instant'}); // the theme scrolls smoothly
 });
