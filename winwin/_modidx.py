@@ -977,6 +977,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'winwin/inference/export.py'),
                                          'winwin.inference.export._Fusion.forward': ( 'inference/export.html#_fusion.forward',
                                                                                       'winwin/inference/export.py'),
+                                         'winwin.inference.export._check_torch': ( 'inference/export.html#_check_torch',
+                                                                                   'winwin/inference/export.py'),
                                          'winwin.inference.export._compare': ( 'inference/export.html#_compare',
                                                                                'winwin/inference/export.py'),
                                          'winwin.inference.export._exportable': ( 'inference/export.html#_exportable',
