@@ -7,6 +7,7 @@ from winwin.data.flow_files import write_flow
 from winwin.models.controls import get_temperature
 from winwin.models.dense import create_model
 from winwin.models.hub import load_model
+from winwin.tasks.segmentation import SegTask
 from winwin.temperature import checkpoint as tempering
 from winwin.temperature.matching import match_temperature
 from winwin.temperature.search import sweep_temperature
@@ -234,7 +235,7 @@ def test_other_models_may_want_other_images():
             from winwin.windows.layout import crop_windows
             y = self.conv(x)
             return [y] if windows is None else crop_windows(y, windows, 16)
-    assert fit(Plain(), Own((image*255,mask)), config, progress=False).log
+    assert fit(Plain(), Own((image*255,mask)), config, task=SegTask(('a','b','c')), progress=False).log
 
 # -------------------------------------------------------------------------------- 4: photographs that lie on their side
 def lying(path, x, orientation=6):
