@@ -107,6 +107,7 @@ def _listed(path):
     return [str(Path(o).with_suffix('').as_posix()) if o.lower().endswith(IMAGE_SUFFIXES) else o
             for o in lines]
 
+# %% ../../nbs/data/03_folders.ipynb #ab87f664
 def paired_item(
     self:FileDataset, # Dataset with `images`, `targets` and `names`
     i:int,            # Index of the item
@@ -279,6 +280,7 @@ def pair_ends(
         names = [n.removesuffix(first) for n in frames if n.endswith(first)]
         if any(n+second in frames and n+target in flows for n in names): return ends
 
+# %% ../../nbs/data/03_folders.ipynb #92cd0b00
 def _stems(folder, kinds):
     "Paths below `folder` without extension, of files with these extensions"
     return {p.relative_to(folder).with_suffix('').as_posix() for p in folder.rglob('*')
@@ -315,6 +317,7 @@ class FlowFolder(FlowPairs):
         self.use([(n, first[n], second[n], flows[n], None) for n in order
                   if n in flows and n in second], strict)
 
+# %% ../../nbs/data/03_folders.ipynb #4da0d2e7
 def _has_pairs(root, ends):
     "Whether all files of pairs are in `root` itself"
     return ends is not None or root.is_dir() and pair_ends(root, root) is not None
@@ -403,6 +406,7 @@ def hold_out(
     out.held = dict(items=len(held), of=len(data), share=share, names=digest)
     return out
 
+# %% ../../nbs/data/03_folders.ipynb #374d3837
 def _frames(data, i):
     "Files of the images of item `i`"
     return set(data.files[i][:2]) if hasattr(data, 'files') else {data.images[i]}

@@ -46,6 +46,7 @@ def _map_of(key, x, keys):
     got = f'{tuple(x.shape)} of {x.dtype}' if kinds else f'a {type(x).__name__}'
     raise ValueError(f'{key!r} of an item is {got}; {item_text(keys)}')
 
+# %% ../../nbs/data/07_items.ipynb #fb523c66
 def item_text(
     keys:Sequence[str], # Keys of a task
 )->str:
@@ -116,6 +117,7 @@ def too_small(
                        f'--size, or leave it out')
     return out
 
+# %% ../../nbs/data/07_items.ipynb #90c93cbc
 def usual_size(
     data:Dataset, # Items with an image
 )->tuple[int,int]:
@@ -124,6 +126,7 @@ def usual_size(
     if files: return max(files, key=lambda size: len(files[size]))
     return tuple(data[0]['image'].shape[-2:])
 
+# %% ../../nbs/data/07_items.ipynb #775f63a1
 def _files_by_size(data):
     "Images by their size (h,w), from the headers of the files"
     if hasattr(data, 'files'): paths = [files[0] for files in data.files]

@@ -216,8 +216,7 @@ def compare_temperatures(
     before = get_temperature(model)
     out = TemperatureTable([], {}, {}, task.score)
     try:
-        with evaluating(model), warnings.catch_warnings():
-            warnings.simplefilter('ignore') # where nothing is found, the table has 1
+        with evaluating(model):
             for way,choose in ways.items(): _add_way(out, model, full, way, choose)
     finally: set_temperature(model, before)
     return out
@@ -227,13 +226,16 @@ def _add_way(table, model, held, way, choose):
     "Choose temperatures by one method, and add its score and cost to the table"
     set_temperature(model, 1.)
     start = time.perf_counter()
-    if choose is not None: choose()
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore') # where nothing is found, the table has 1
+        if choose is not None: choose()
     spent = time.perf_counter()-start
     table.taus[way] = get_temperature(model)
     with torch.no_grad(): table.scored[way] = held.scores(model)
     row = dict(way=way, seconds=spent, labels=way in ('swept','learned'))
     table.rows.append(row | _numbers(table, way))
 
+# %% ../../nbs/temperature/03_comparison.ipynb #1563604f
 def _numbers(table, way):
     "Mean temperature, loss and score of one method, and their differences to 'none'"
     scores = table.scored[way]

@@ -40,9 +40,8 @@ def sweep_temperature(
         bar.update()
         _measure(model, score, taus[i], kind, done, path)
         return (-1 if higher else 1)*sum(done[taus[i]])/len(done[taus[i]])
-    measure = _valley if coarse else _all
     try:
-        with evaluating(model), bar: tried = measure(at, len(taus))
+        with evaluating(model), bar: tried = (_valley if coarse else _all)(at, len(taus))
     finally: set_temperature(model, before)
     out = Sweep([taus[i] for i in tried], [done[taus[i]] for i in tried], before, kind, higher)
     set_temperature(model, out.tau, kind)

@@ -223,6 +223,7 @@ def get_preset(
     if name not in presets: raise unknown_name('preset', name, presets)
     return presets[name]
 
+# %% ../../nbs/training/05_recipes.ipynb #a2b13e08
 def preset_name(
     name:str, # Name of a preset, of this version or an earlier one
 )->str: # The same if it is no earlier one
@@ -292,6 +293,7 @@ def recipe_data(
     if resize is None: resize = not train
     return ResizedItems(data, recipe.train.size) if resize and recipe.train.size else data
 
+# %% ../../nbs/training/05_recipes.ipynb #09021157
 def _own_split(r, train):
     "A recipe whose share is that of the split: all or nothing where validation has its own data"
     elsewhere = r.valid_root not in (None,r.root)
@@ -418,6 +420,7 @@ def held_out_text(
             f'{plural(held["of"], unit)} are held out and scored, the last of every folder '
             f'(--valid-share {held["share"]:g})')
 
+# %% ../../nbs/training/05_recipes.ipynb #85c4575b
 def check_held_out(
     extra:dict,   # What a run saved with its model
     data:Dataset, # Validation set, opened again
@@ -478,6 +481,7 @@ def _remember(recipe, data):
     out = dict(recipe=asdict(recipe), image_size=list(size))
     return out if held is None else out | dict(held_out=held)
 
+# %% ../../nbs/training/05_recipes.ipynb #0489ae64
 def _has_checkpoint(out):
     "Whether a run was saved in `out`, even if a crash interrupted the last write"
     return any((out/f'last{k}').exists() for k in ('','.new','.old'))

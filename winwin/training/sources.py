@@ -202,6 +202,7 @@ def open_split(
     if valid_at: return open_at(*(train_at if train else valid_at))
     return part_of_folder(r, open_at(*(train_at or (root,None))), train)
 
+# %% ../../nbs/training/04_sources.ipynb #1158d9b9
 class NothingHeldOut(ValueError):
     "A folder without a validation split, of which nothing was held out"
 
