@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Panels', 'SegPanels', 'DepthPanels', 'window_picture', 'draw_picture', 'loss_drawing',
-           'predict_images', 'scene_pictures', 'prediction_pictures', 'FlowPanels',
+           'predict_images', 'scene_pictures', 'prediction_pictures', 'FlowPanels', 'guess_scores',
            'no_motion_scores']
 
 # %% ../../nbs/experiments/01_panels.ipynb #7a4aed60
@@ -55,6 +55,10 @@ class Panels:
         "What the colours mean"
         raise NotImplementedError(f'{type(self).__name__} must define key')
 
+    def guess(self, data:Dataset)->Tensor: # (C,)
+        "The best constant prediction, from training items"
+        raise NotImplementedError(f'{type(self).__name__} must define guess')
+
     def survey(self, data:Dataset)->dict:
         "What `detail` needs of the test set, as JSON"
         return {}
@@ -86,9 +90,9 @@ def next_steps(self:Panels,
     return [f'Predict images with the model that was just trained. Some streets to try it on are '
             f'in `{out}/images`; photographs are a harder test, for it has seen only such streets.',
         html_code(f'winwin predict {words}/run/best {words}/images -o {words}/predicted'),
-        'Train on your own images: `--root` is a folder with the sub-folders `images` and '
+        'Train on your own images: `FOLDER` has the sub-folders `images` and '
         f'`{self.task.target}`, whose files have equal names.',
-        html_code(f'winwin train folder-{self.task.name} --root FOLDER'), 'Or from Python:',
+        html_code(f'winwin train folder-{self.task.name}-tiny --root FOLDER'), 'Or from Python:',
         html_code('from winwin import Predictor\n'
                   f'Predictor({out+"/run/best"!r})({"photo.jpg"!r}).show()')]
 
@@ -114,10 +118,18 @@ class SegPanels(Panels):
         return html_legend(dict(zip(self.task.classes, self.task.palette))
                            | {'wrong, in the last column': _RED})
 
-    def survey(self, data:Dataset)->dict:
+    def guess(self, data:Dataset)->Tensor:
+        n = self.count(data)
+        return (n==n.max()).float()
+
+    def count(self, data:Dataset)->Tensor: # (C,)
+        "Pixels of every class"
         n = sum(torch.bincount(data[i]['labels'].flatten().int(), minlength=256)
                 for i in range(len(data)))
-        n = n[:len(self.task.classes)].double()
+        return n[:len(self.task.classes)].double()
+
+    def survey(self, data:Dataset)->dict:
+        n = self.count(data)
         return dict(zip(self.task.classes, (n/n.sum()).tolist()))
 
     def detail(self, scores:dict[str,float], survey:dict)->Html:
@@ -158,6 +170,11 @@ class DepthPanels(Panels):
         named = {f'{m:g} m': c for m,c in zip(metres[0].tolist(), shades)}
         return html_legend(named | {'not scored': _GREY, 'off by 50% or more, in the last '
                                     'column': _RED})
+
+    def guess(self, data:Dataset)->Tensor:
+        metres = torch.cat([data[i]['depth'][::4,::4].flatten() for i in range(len(data))])
+        far = self.task.max_depth or math.inf
+        return metres[(metres>0) & (metres<far)].log().median()[None]
 
     def detail(self, scores:dict[str,float], survey:dict)->Html:
         what = dict(abs_rel='mean of |error| / depth', sq_rel='mean of error\u00b2 / depth, m',
@@ -299,6 +316,7 @@ class FlowPanels(Panels):
                 'target': paint(true, ok), 'prediction': paint(flow), 'wrong': wrong}
 
     def key(self)->Html: return _flow_key()
+    def guess(self, data:Dataset)->Tensor: return torch.zeros(2)
     def survey(self, data:Dataset)->dict: return no_motion_scores(data, self.task)
     def aside(self, survey:dict)->str: return f'; predicting no motion has {survey["EPE"]:.2f} px'
     def detail(self, scores:dict[str,float], survey:dict)->Html: return _flow_table(scores, survey)
@@ -306,16 +324,28 @@ class FlowPanels(Panels):
         return [html_picture(x, alt, k) for k,(x,alt) in _guided(item).items()]
 
 # %% ../../nbs/experiments/01_panels.ipynb #a4bdcbb6
+def guess_scores(
+    panels:Panels,    # Of the task
+    train:Dataset,    # Where the guess comes from
+    test:Dataset,     # Items to score it on
+)->dict[str,float]: # Scores of the task
+    "Scores of the best constant prediction: one class, one depth, no motion"
+    task = panels.task
+    value = panels.guess(train)
+    metrics = task.metrics()
+    for i in range(len(test)):
+        batch = {k: v[None] for k,v in task.prepare(test[i]).items()}
+        h,w = batch['image'].shape[-2:]
+        task.update(metrics, value.float().view(1,-1,1,1).expand(1,-1,h,w), batch)
+    return metrics.compute()
+
+# %% ../../nbs/experiments/01_panels.ipynb #80184621
 def no_motion_scores(
     data:Dataset, # Pairs with flow
     task:Task,    # Task of flow
 )->dict[str,float]: # Scores, see `FlowMetrics`
     "Scores of predicting zero flow everywhere"
-    metrics = task.metrics()
-    for i in range(len(data)):
-        batch = {k: v[None] for k,v in task.prepare(data[i]).items()}
-        task.update(metrics, torch.zeros_like(batch['flow']), batch)
-    return metrics.compute()
+    return guess_scores(FlowPanels(task), data, data)
 
 # %% ../../nbs/experiments/01_panels.ipynb #382ca62b
 def _eight_bits(x): return np.round(x*255).astype(np.uint8)
