@@ -26,7 +26,8 @@ class Train:
 _job = [ # Options of a run that are not part of its recipe: name, type, value, help, default
     ('out', str, 'PATH', 'Folder for checkpoints and log', ''),
     ('resume', bool, '', 'Resume the run in --out, if there is one', False),
-    ('variant', str|None, 'NAME', 'Baseline of the paper: full, crop, vit-det, 4-windows ...', None),
+    ('variant', str|None, 'NAME', 'Baseline of the paper: full, crop, vit-det, 4-windows ...',
+     None),
     ('check', bool, '', 'Read all files first and list every problem', False)]
 
 def _train_help(args):
@@ -253,7 +254,8 @@ def read_palette(
     known = dict(cityscapes=list(CITYSCAPES.values()), camvid=[o[0] for o in CAMVID.values()],
                  voc=class_palette(255).tolist())
     path = Path(name)
-    if name not in known and not path.is_file(): raise unknown_name('palette', name, known, 'or a file')
+    if name not in known and not path.is_file():
+        raise unknown_name('palette', name, known, 'or a file')
     if name in known: rows = known[name]
     elif path.suffix=='.json': rows = [o['color'] for o in json.loads(path.read_text())]
     else: rows = [o for o in path.read_text().splitlines() if o.strip()]

@@ -55,10 +55,11 @@ def preset_entries(
     "All presets"
     from winwin.training.recipes import presets
     out = []
-    for name,r in presets.items():
-        took = (measured or {}).get(run_key(r))
-        out.append(Entry(name, _preset_about(r), _root_of(r.data) or 'nothing: it is rendered',
-                         describe_time(took, 0 if took else _operations(r))))
+    for name,recipe in presets.items():
+        took = (measured or {}).get(run_key(recipe))
+        out.append(Entry(name, _preset_about(recipe),
+                         _root_of(recipe.data) or 'nothing: it is rendered',
+                         describe_time(took, 0 if took else _operations(recipe))))
     return out
 
 def run_key(
@@ -109,10 +110,10 @@ def model_entries()->list[Entry]:
     out = []
     for name in list_models('winwin_*'):
         with _empty(): model = create_model(name)
-        e = model.encoder
+        vit = model.encoder
         about = (f'{_TASK_WORDS[model_task(name)]}: {_millions(model)} million weights, '
-                 f'{plural(e.depth, "layer")} of {e.dim} channels, patches of {e.patch_size} '
-                 f'pixels')
+                 f'{plural(vit.depth, "layer")} of {vit.dim} channels, patches of '
+                 f'{vit.patch_size} pixels')
         out.append(Entry(name, about, 'nothing; --weights FILE starts from a plain ViT'))
     for name,theirs in BACKBONES.items():
         out.append(Entry(f'{name}:HEAD', f"timm's {theirs} with a head, or with :depth or :flow",
@@ -146,7 +147,8 @@ def study_entries(
         runs = plural(len(study.jobs()), 'run')
         out.append(Entry(name, f'{study.about}: {", ".join(study.cases)}',
                          _root_of(study.recipe.data) or 'nothing: it is rendered',
-                         f'{runs}, {took}' if took else f'{runs} of {study.recipe.train.steps} steps'))
+                         f'{runs}, {took}' if took
+                         else f'{runs} of {study.recipe.train.steps} steps'))
     return out
 
 def _rows(results, name):
@@ -288,8 +290,8 @@ def list_names(
 
 # %% ../nbs/89_guide.ipynb #98ec62b0
 WORDS = { # of Python -> on the command line
-    'num_classes': '--classes', 'list_models()': 'winwin list models', 'list_backbones()': 'winwin list models',
-    'create_model': 'winwin list models'}
+    'num_classes': '--classes', 'list_models()': 'winwin list models',
+    'list_backbones()': 'winwin list models', 'create_model': 'winwin list models'}
 
 _PATTERNS = ( # what only Python can say, and what a shell says instead
     (r'Name for `create_model`', 'One of winwin list models'),
@@ -318,7 +320,8 @@ def in_flags(
     def given(m):
         if m[1] not in known: return m[0]
         value = m[2].strip('\'"')
-        if value in ('True','False'): return flag(m[1]) if value=='True' else f'--no-{flag(m[1])[2:]}'
+        if value=='True': return flag(m[1])
+        if value=='False': return f'--no-{flag(m[1])[2:]}'
         return f'{flag(m[1])} {value}'
     def named(m): return flag(m[0]) if m[0] in known or m[0] in WORDS else m[0]
     text = re.sub(r'`([\w()]+)`', ticked, text)

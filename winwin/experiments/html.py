@@ -237,6 +237,10 @@ _CSS += '''
   max-height: 78vh; margin: 0 auto; }
 .viewer nav { display: flex; flex-wrap: wrap; gap: .4rem; margin-top: .8rem; }
 .viewer nav button:last-child { margin-left: auto; }
+'''
+
+# %% ../../nbs/experiments/00_html.ipynb #7c1ce87b
+_CSS += '''
 table { border-collapse: collapse; font-size: .95rem; font-variant-numeric: tabular-nums;
   min-width: min(100%, 26rem); }
 caption { text-align: left; padding-bottom: .4rem; }
