@@ -31,7 +31,7 @@ def own(tmp_path, monkeypatch):
         photo(tmp_path/f'own/images/{i}.png')
         photo(tmp_path/f'own/labels/{i}.png', (64,96), i%3)
         photo(tmp_path/f'pairs/images/{i}.png')
-        if i<3: (tmp_path/'pairs/flow').mkdir(exist_ok=True); np.save(tmp_path/f'pairs/flow/{i}.npy', np.zeros((2,64,96), np.float32))
+        if i<3: (tmp_path/'pairs/flow').mkdir(exist_ok=True); np.save(tmp_path/f'pairs/flow/{i}.npy', np.zeros((64,96,2), np.float32))
         np.save((tmp_path/'own/depth').mkdir(exist_ok=True) or tmp_path/f'own/depth/{i}.npy', np.full((64,96), 2.+i, np.float32))
     photo(tmp_path/'IMAGES/a.png')
     for name in ('A.png','B.png'): photo(tmp_path/name)

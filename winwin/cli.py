@@ -116,6 +116,7 @@ def _count_classes(recipe):
 # %% ../nbs/91_cli.ipynb #a7109b73
 def _next_command(task, out):
     "The command to try after training"
+    out = shlex.quote(out)
     if task=='pretrain': return f'winwin train flow-folder --root FOLDER --weights {out}/best'
     return f'winwin predict {out} {"A.png B.png" if task=="flow" else "IMAGES"} -o OUT'
 
@@ -447,7 +448,7 @@ def _keep(self:Temperature, run, found):
     if self.compare or self.dry_run: print(f'{run.folder} is unchanged')
     else:
         print(f'{keep_temperature(run, found)} has the new temperatures; the old ones are in its '
-              f'config.json.\nTo undo: winwin temperature {self.checkpoint} --undo\n'
+              f'config.json.\nTo undo: winwin temperature {shlex.quote(self.checkpoint)} --undo\n'
               f'Next: winwin eval {shlex.quote(self.checkpoint)}' +
               (f' --root {shlex.quote(self.root)}' if self.root else ''))
 

@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 from ..machine import pick_device, plural, replace_file, unknown_name
 from ..windows.layout import Windows
 from ..windows.schemes import parse_scheme
-from ..models.hub import bundled_model, load_model
+from ..models.hub import bundled_model, bundled_models, load_model
 from ..tasks.task import Task, evaluate
 from ..training.loop import TrainResult, fit
 from ..training.recipes import Recipe, change, get_preset, read_recipe, recipe_augment
@@ -32,7 +32,8 @@ from ..training.recipes import recipe_data, recipe_model, recipe_task
 from ..bench.harness import call_memory, compare, ratio
 from ..bench.contests import RecipeStep
 from .panels import DepthPanels, FlowPanels, Panels, SegPanels, loss_drawing
-from .panels import predict_images, prediction_pictures, scene_pictures
+from .panels import guess_scores, predict_images, prediction_pictures
+from .panels import scene_pictures
 from .demo_report import demo_page
 
 # %% ../../nbs/experiments/03_demo.ipynb #0251a917
@@ -315,6 +316,8 @@ def _run(demo, recipe, out, clock, valid, budget, progress):
     with clock('prediction', 'one pass against tiles and resizing'):
         predicted = compare_predictions(result.model, valid, panels.task, ways, result.scores,
                                         progress=progress)
+    with clock('references', 'a constant prediction, and the bundled model'):
+        references = _references(panels, recipe, valid)
     with clock('report', 'pictures and tables'):
         shown = min(demo.shown, len(valid))
         pictures = _make_pictures(panels, result, valid, ways, seen, shown)
@@ -325,8 +328,22 @@ def _run(demo, recipe, out, clock, valid, budget, progress):
                  grid_tokens=sum(math.prod(w.grid) for w in shows),
                  tokens=sum(w.num_tokens for w in shows), step=cost,
                  predictions=predicted, seconds=clock.seconds, survey=survey,
+                 references=references, comparison=stored_comparison(recipe.train.task),
                  **_describe(recipe, device))
     return facts,demo_page(panels, facts, pictures)
+
+def _references(panels, recipe, valid):
+    "Name -> scores of predictions to compare with"
+    guesses = dict(seg='the most common class', depth='one depth', flow='no motion')
+    out = {f'{guesses[recipe.train.task]} everywhere': guess_scores(panels, recipe_data(recipe), valid)}
+    if recipe.train.task in bundled_models():
+        model = bundled_model(recipe.train.task, pick_device())
+        theirs = model.saved['extra']['recipe']
+        if theirs['data']==recipe.data:
+            steps = model.saved['metrics']['steps']
+            scores = evaluate(model, valid, panels.task, progress=False)
+            out[f'the bundled model, {steps} steps'] = scores
+    return out
 
 def _starting_point(demo):
     "What training starts from, for the console"
@@ -455,6 +472,7 @@ def _plain(x):
 def compare_training(
     task:str|DemoPlan='seg',    # 'seg', 'depth' or 'flow', or a demonstration of your own
     out:str|Path='winwin-compare', # Folder for scenes and runs; finished runs are kept
+    steps:int|None=None,        # Steps on windows; none = those of the demonstration
     seed:int=0,                 # Of weights, order, augmentation and windows
     rounds:int=9,               # How often each kind of step is timed
     progress:bool=True,         # Show bars
@@ -462,7 +480,8 @@ def compare_training(
     "Train a demonstration on windows and on full images"
     demo = get_demo(task)
     out = Path(out)
-    recipe = change(demo.recipe, root=str(out/'scenes'), seed=seed)
+    recipe = change(demo.recipe, root=str(out/'scenes'), seed=seed,
+                    steps=steps or demo.recipe.train.steps)
     render_scenes(recipe_data(recipe), recipe_data(recipe, 'valid'), progress=progress)
     step = step_costs(recipe, rounds, 'auto', progress)
     small,whole = step['seconds']
