@@ -47,7 +47,7 @@ def data_entries()->list[Entry]:
 
 # %% ../nbs/89_guide.ipynb #e918bf94
 _TASK_WORDS = dict(seg='segmentation', depth='depth', flow='optical flow',
-                   pretrain='cross-view completion')
+                   pretrain='cross-view completion', dense='any task on one image')
 
 def preset_entries(
     measured:dict|None=None, # Model, data, windows, steps and batch -> CPU seconds
@@ -111,7 +111,8 @@ def model_entries()->list[Entry]:
     for name in list_models('winwin_*'):
         with _empty(): model = create_model(name)
         vit = model.encoder
-        about = (f'{_TASK_WORDS[model_task(name)]}: {_millions(model)} million weights, '
+        task = model_task(name)
+        about = (f'{_TASK_WORDS.get(task, task)}: {_millions(model)} million weights, '
                  f'{plural(vit.depth, "layer")} of {vit.dim} channels, patches of '
                  f'{vit.patch_size} pixels')
         out.append(Entry(name, about, 'nothing; --weights FILE starts from a plain ViT'))
