@@ -16,7 +16,7 @@ from typing import Annotated, Literal, Union
 import tyro
 from .machine import PlainLines, patch, plural, unknown_name
 from .guide import columns, in_flags, list_names, list_text, name_option, preset_help
-from .doctor import Doctor
+from .doctor import Doctor, Selftest
 
 # %% ../nbs/91_cli.ipynb #e7c5cc03
 @dataclass
@@ -577,7 +577,7 @@ def _sub(kind, name): return Annotated[kind, tyro.conf.subcommand(name, prefix_n
 
 _COMMANDS = dict(demo=Demo, train=Train, eval=Eval, predict=Predict, export=Export, list=List,
                  lab=Lab, app=App, bench=BenchCommand, study=StudyCommand,
-                 temperature=Temperature, doctor=Doctor)
+                 temperature=Temperature, doctor=Doctor, selftest=Selftest)
 Command = Union[tuple(_sub(kind, name) for name,kind in _COMMANDS.items())]
 
 # %% ../nbs/91_cli.ipynb #ba36b17c
