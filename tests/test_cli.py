@@ -20,7 +20,7 @@ def test_help_works_everywhere(args):
 def test_every_option_is_explained():
     "The comment behind each field is its help text"
     _, out, _ = winwin('bench', '--help')
-    for words in ('Benchmarks to run', 'Print JSON', 'Where to run', 'How often each contestant', 'Measure peak memory'): assert words in out
+    for words in ('Benchmarks to run', 'Print JSON', 'Where to run', 'How often each contestant', 'Do not measure peak memory'): assert words in out
 
 @pytest.mark.parametrize('args,hint', [(('bench', '--jsn'), '--json'), (('bench', 'encodr'), 'did you mean encoder'), (('doktor',), 'doctor'),
     (('train', 'driving-seg', '--windws', '2x11'), '--windows'), (('train', 'driving-sg'), 'driving-seg'), (('predict', 'a', 'b'), '--out')])
@@ -45,6 +45,12 @@ def test_doctor_is_well():
     assert code == 0 and all(c['ok'] for c in checks.values())
     for name in ('versions', 'torch and torchvision', 'device', 'bfloat16 on the CPU', 'two windows, training', 'full image, inference'): assert name in checks
     assert 'tokens per second' in checks['full image, inference']['detail'] and 'GB' in checks['memory']['detail']
+
+def test_selftest_of_the_cpu():
+    code, out, _ = winwin('selftest', '--device', 'cpu', '--json')
+    checks = {c['name']: c for c in json.loads(out)}
+    assert code == 0 and all(c['ok'] for c in checks.values())
+    for name in ('linear, float32', 'flow, fp16', 'predict, full', 'probe, own', 'training'): assert name in checks
 
 def test_doctor_names_the_cure_of_a_broken_pair(tmp_path):
     "A torch and a torchvision that do not belong together: the message says what to install, the other checks still run"
@@ -118,7 +124,7 @@ def test_predict_a_file_and_a_folder(call, trained, tmp_path):
 
 @pytest.mark.parametrize('args,words', [
     (('predict', 'nowhere', 'x.png', '-o', 'out'), 'does not exist'), (('eval', 'nowhere'), 'does not exist'),
-    (('train', 'bdd100k-seg'), 'needs root'), (('train', 'driving-seg', '--windows', '2y4'), 'unknown; write 2x22'),
+    (('train', 'bdd100k-seg'), 'needs --root'), (('train', 'driving-seg', '--windows', '2y4'), 'unknown; write 2x22'),
     (('train', 'driving-seg', '--variant', 'fulll'), 'no variant'), (('study', 'windows'), 'did you mean'), (('demo', '--task', 'smell'), 'smell')])
 def test_mistakes_are_one_line(call, args, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
