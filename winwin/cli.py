@@ -625,6 +625,9 @@ def _run(args):
     wrong = first not in _COMMANDS and not first.startswith('-')
     if wrong: return _wrong_name('command', first, _COMMANDS, 'winwin --help explains them')
     if first!='train': return _parse(args).run()
+    if len(args)>1 and not {args[1]} & {*list_names('presets'),'-h','--help'}:
+        from winwin.training.recipes import preset_name # it may be a name of an earlier version
+        args = [first, preset_name(args[1]), *args[2:]]
     text = _train_help(args[1:])
     if text: print(text)
     elif args[1].startswith('-'):
