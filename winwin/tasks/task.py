@@ -38,6 +38,7 @@ class Task:
     predicts:ClassVar[bool] = True               # Whether there is a map to write and to show
     files:ClassVar[tuple[str,...]] = ('map','overlay','color') # Kinds of files, see `write`
     usual:ClassVar[tuple[str,...]] = ('map','overlay')         # Those written by default
+    folder:ClassVar[str] = ''                    # Of files with maps; none = `target`
     suffix:ClassVar[str] = '.png'                # Of files with maps
     settings:ClassVar[tuple[str,...]] = ()       # Arguments of `write`: 'bits', 'format', 'largest'
     weights:ClassVar[str] = 'uniform'            # Weights of overlapping tiles by default
@@ -295,7 +296,7 @@ def check_settings(self:Task, **settings)->dict: # Those that are given
 @patch
 def file_of(self:Task, folder:Path, kind:str, name:str, **settings)->Path:
     "Path of the file of a kind"
-    if kind in ('map',self.target): return folder/self.target/f'{name}{self.suffix}'
+    if kind in ('map',self.target): return folder/(self.folder or self.target)/(name+self.suffix)
     return folder/kind/f'{name}.png'
 
 @patch
