@@ -103,6 +103,7 @@ def paint_error(self:NormalsTask, values:dict[str,Tensor], item:dict)->np.ndarra
     angle = (values['normals'].cpu()*t).sum(0).clamp(-1, 1).acos().rad2deg()
     return mark_wrong(item['image'], torch.where(t.square().sum(0)>.25, angle/45, 0.))
 
+# %% ../../nbs/tasks/06_normals.ipynb #fd8c63cf
 @patch
 def legend(self:NormalsTask)->dict:
     ways = {'right': (1,0,0), 'left': (-1,0,0), 'up': (0,-1,0), 'down': (0,1,0),
@@ -116,6 +117,7 @@ def difference(self:NormalsTask, old:Tensor, new:Tensor)->tuple[float,str]:
     change = (x*y).sum(1).clamp(-1, 1).acos().rad2deg().mean().item()
     return change,f'{change:.1f}° apart on average'
 
+# %% ../../nbs/tasks/06_normals.ipynb #a04fd6b2
 @patch
 def check_settings(self:NormalsTask, **settings)->dict:
     given = Task.check_settings(self, **settings)

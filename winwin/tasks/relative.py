@@ -37,6 +37,7 @@ def _steps(diff, ok, scales=4):
             out = out + (off.diff(dim=axis).abs()*both).sum()/both.sum().clamp(min=1)
     return out/scales
 
+# %% ../../nbs/tasks/07_relative.ipynb #ac8d0eb7
 def relative_loss(
     maps:Sequence[Tensor],   # Inverse depth up to scale and shift, one (B,1,h*P,w*P) per window
     depth:Tensor,            # Depth of the full image (B,H*P,W*P), in any unit

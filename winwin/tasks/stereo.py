@@ -30,6 +30,7 @@ def disparity_flow(
     x = disparity if disparity.ndim==4 else disparity[:,None]
     return torch.cat([-x[:,:1],torch.zeros_like(x[:,:1]),x[:,1:]], 1)
 
+# %% ../../nbs/tasks/05_stereo.ipynb #67730ad2
 def disparity_loss(
     maps:Sequence[Tensor],   # One (B,C,h*P,w*P) per window: disparity, then certainty
     disparity:Tensor,        # Of the full image (B,H*P,W*P) in pixels; NaN = no target
@@ -90,7 +91,8 @@ def write_disparity(
     if bad.numel():
         raise ValueError(f'disparity {bad[0].item():g} for {path}; write finite values that are '
                          f'not negative, or mark them in valid')
-    if path.suffix=='.png' and (most := x.where(ok, 0).max().item())*256>65535:
+    most = x.where(ok, 0).max().item()
+    if path.suffix=='.png' and most*256>65535:
         raise ValueError(f'disparity {most:g} does not fit into {path}, which holds up to 255.996; '
                          f'write .pfm')
     writers = {'.pfm': _write_pfm, '.png': _write_png16, '.npy': _write_npy}
@@ -98,6 +100,7 @@ def write_disparity(
         raise ValueError(f'{path.name} is not a disparity file; use {", ".join(writers)}')
     replace_file(path, lambda to: writers[path.suffix](to, x, ok))
 
+# %% ../../nbs/tasks/05_stereo.ipynb #366bc318
 def _write_pfm(to, x, ok):
     rows = x.where(ok, torch.inf).numpy().astype('<f4')[::-1]
     to.write_bytes(f'Pf\n{x.shape[1]} {x.shape[0]}\n-1.0\n'.encode() + rows.tobytes())
@@ -109,7 +112,7 @@ def _write_png16(to, x, ok):
 def _write_npy(to, x, ok):
     with open(to, 'wb') as file: np.save(file, x.where(ok, torch.nan).numpy())
 
-# %% ../../nbs/tasks/05_stereo.ipynb #366bc318
+# %% ../../nbs/tasks/05_stereo.ipynb #2e2f8404
 def read_disparity(
     path:str|Path, # .pfm, .png as in KITTI, or .npy
 )->tuple[Tensor,Tensor]: # (H,W) in pixels, 0 where it is unknown, and where it is known (H,W)
@@ -117,7 +120,8 @@ def read_disparity(
     path = Path(path)
     try: x = _readers[path.suffix.lower()](path)
     except KeyError:
-        raise ValueError(f'{path.name} is not a disparity file; use {", ".join(_readers)}') from None
+        raise ValueError(f'{path.name} is not a disparity file; use '
+                         f'{", ".join(_readers)}') from None
     if x.ndim!=2: raise ValueError(f'{path} has shape {x.shape}; disparity is one channel')
     x = torch.from_numpy(np.ascontiguousarray(x, np.float32))
     ok = x.isfinite() & (x>0) if path.suffix.lower()=='.png' else x.isfinite()
@@ -126,6 +130,7 @@ def read_disparity(
                          f'negative: was the pair swapped?')
     return x.where(ok, 0),ok
 
+# %% ../../nbs/tasks/05_stereo.ipynb #0a85f0a5
 def _read_pfm(path):
     data = path.read_bytes()
     m = re.match(rb'(P[fF])\s+(\d+)\s+(\d+)\s+(-?[\d.]+)\n', data)
@@ -183,6 +188,7 @@ def paint_error(self:StereoTask, values:dict[str,Tensor], item:dict)->np.ndarray
     off = (values['disparity'].float().cpu()-item['disparity']).abs()
     return error_colors(off.where(self.select(item)['valid'], torch.nan))
 
+# %% ../../nbs/tasks/05_stereo.ipynb #2b032d45
 @patch
 def describe_values(self:StereoTask, values:dict[str,Tensor])->str:
     x = values['disparity']
