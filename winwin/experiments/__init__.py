@@ -7,9 +7,11 @@ if TYPE_CHECKING:
     from .demo import demos, DemoPlan, get_demo, render_scenes, step_costs, pick_threads
     from .demo import fit_budget, start_encoder, train_demo, prediction_modes, compare_predictions
     from .demo import run_demo
-    from .studies import PHOTO_STUDIES, Study, log_ratio_scores, pair_scores, loss_curve
-    from .studies import list_studies, get_study, run_study, read_study, collect_study, summarize
-    from .studies import report, verdict, temperature_report, photo_table
+    from .studies import SWEEP_TAUS, SWEEP_IMAGES, PHOTO_STUDIES, Study, named_reading
+    from .studies import log_ratio_scores, pair_scores, loss_curve, list_studies, get_study
+    from .studies import run_study, result_path, run_folder, trained_steps, recipe_settings
+    from .studies import outdated, missing_readings, sums_path, read_study, collect_study
+    from .studies import summarize, report, verdict, temperature_report, photo_table
     from .resolution import resolution_sizes, StreetViews, score_sizes, resolution_study
     from .resolution import average_sizes, show_resolution, resolution_table
 
@@ -18,11 +20,15 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'step_costs': 'demo', 'pick_threads': 'demo', 'fit_budget': 'demo', 'start_encoder': 'demo',
     'train_demo': 'demo', 'prediction_modes': 'demo', 'compare_predictions': 'demo',
     'run_demo': 'demo',
-    'PHOTO_STUDIES': 'studies', 'Study': 'studies', 'log_ratio_scores': 'studies',
+    'SWEEP_TAUS': 'studies', 'SWEEP_IMAGES': 'studies', 'PHOTO_STUDIES': 'studies',
+    'Study': 'studies', 'named_reading': 'studies', 'log_ratio_scores': 'studies',
     'pair_scores': 'studies', 'loss_curve': 'studies', 'list_studies': 'studies',
-    'get_study': 'studies', 'run_study': 'studies', 'read_study': 'studies',
-    'collect_study': 'studies', 'summarize': 'studies', 'report': 'studies', 'verdict': 'studies',
-    'temperature_report': 'studies', 'photo_table': 'studies',
+    'get_study': 'studies', 'run_study': 'studies', 'result_path': 'studies',
+    'run_folder': 'studies', 'trained_steps': 'studies', 'recipe_settings': 'studies',
+    'outdated': 'studies', 'missing_readings': 'studies', 'sums_path': 'studies',
+    'read_study': 'studies', 'collect_study': 'studies', 'summarize': 'studies',
+    'report': 'studies', 'verdict': 'studies', 'temperature_report': 'studies',
+    'photo_table': 'studies',
     'resolution_sizes': 'resolution', 'StreetViews': 'resolution', 'score_sizes': 'resolution',
     'resolution_study': 'resolution', 'average_sizes': 'resolution',
     'show_resolution': 'resolution', 'resolution_table': 'resolution',
