@@ -450,10 +450,12 @@ def _scores(self:_Run, name, result):
     data,task = self.data('valid')
     if reading.size is not None: data = recipe_data(self.recipe, 'valid', resize=False)
     sums = read_images(model, data, task, reading, self.progress)
+    score = task.metrics().scores
+    if reading.bands: # keep one number per band, and the sums of whole images
+        out['bands'] = {name: [score(o)[task.score] for o in sums.sum(0)]}
+        sums = sums.sum(1)
     write_sums(sums_path(self.out, self.case, self.seed, name), dict(sums=sums))
-    total = sums.sum(0)
-    if reading.bands: total = total.sum(0)
-    scores = task.metrics().scores(total)
+    scores = score(sums.sum(0))
     if name!='full': scores = {k: v for k,v in scores.items() if '/' not in k}
     return out | dict(scores={name: scores})
 
