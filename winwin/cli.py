@@ -379,14 +379,16 @@ class Demo:
 @dataclass
 class StudyCommand:
     "Run a comparison of the paper at a small scale; it can be interrupted and resumed."
-    name:tyro.conf.Positional[str]='' # Name of a study; none = list them
-    out:str|None=None                 # Folder for runs and results; none = studies/NAME
+    name:tyro.conf.Positional[str]='' # Study; 'all' or 'status' of the queue; none = list them
+    out:str|None=None                 # Folder for runs and results; none = studies/NAME, studies
     root:str|None=None                # Folder of the data, or a cache of scenes; none = in `out`
     weights:str|None=None             # Weights that all runs start from, such as a plain ViT file
     valid:str|None=None               # Flow: folder of pairs with flow to score
     cases:tuple[str,...]=()           # Only these cases; none = all
     seeds:tuple[int,...]=()           # Only these seeds; none = all
-    collect:str|None=None             # Write all results to this JSON file when done
+    collect:str|None=None             # Write results to this JSON file; 'all': to this folder
+    hours:float=2.5                   # With 'all': time after which it stops
+    jobs:int=2                        # With 'all': runs side by side, one thread each
     report:bool=False                 # Only print the results so far
 
     def run(self)->int: # 0
@@ -394,9 +396,10 @@ class StudyCommand:
         from winwin.experiments.studies import collect_study, get_study, list_studies, read_study
         from winwin.experiments.studies import report, run_study, temperature_report
         from winwin.experiments.resolution import resolution_table
+        if self.name in ('all','status'): return _queue(self)
         if not self.name:
             for study in list_studies().values():
-                print(f'{study.name:<16}{study.about}: {", ".join(study.cases)}')
+                print(f'{study.name:<17}{study.about}: {", ".join(study.cases)}')
             return 0
         study = get_study(self.name)
         out = self.out or f'studies/{self.name}'
@@ -411,6 +414,16 @@ class StudyCommand:
         if 'resolution' in results[0]: print(resolution_table(results))
         if self.collect: collect_study(study, out, self.collect)
         return 0
+
+def _queue(command):
+    "Work through the claims of the paper, or only say where that stands"
+    from winwin.experiments.programme import collect_claims, queue_status, run_queue
+    out = command.out or 'studies'
+    if command.name=='all':
+        run_queue(out, command.root, command.weights, command.hours, command.jobs)
+    print(queue_status(out))
+    if command.collect: collect_claims(out, command.collect)
+    return 0
 
 # %% ../nbs/91_cli.ipynb #b30d23e5
 @dataclass

@@ -95,8 +95,8 @@ def driving_study()->Study:
 
 def nyuv2_study()->Study:
     "The study 'claims-nyuv2'"
-    recipe = change(get_preset('nyuv2-tiny-depth'), steps=1500, warmup=75, workers=0,
-                    eval_every=None, save_every=375)
+    recipe = change(get_preset('nyuv2-tiny-depth'), size=(480,640), steps=1500, warmup=75,
+                    workers=0, eval_every=None, save_every=375)
     cases = {'2 windows': dict(windows='2x13'), '1 window': dict(windows='1x18'),
              'full': dict(windows='full')}
     reads = {k: ('full','swept') for k in cases}
@@ -243,35 +243,27 @@ def queue_status(
     next_jobs:int=5,   # Jobs to name
 )->str:
     "What is done, what it cost, and what is left, in CPU minutes"
-    studies = claim_studies()
     jobs = open_jobs(out)
-    speed = _speed(out, studies)
-    lines = [f'{"study":<18}{"runs":>10}{"readings":>10}{"spent":>8}{"left":>8}   CPU minutes']
-    for study in studies.values():
-        results = read_study(study, Path(out)/study.name)
-        reads = sum(len(r['scores']) for r in results)
-        wanted = sum(len(study.readings(c)) for c,_ in study.jobs())
-        spent = sum(r['train_cpu_s']+sum(r['read_cpu_s'].values()) for r in results)/60
-        left = sum(_left(study, c, s, Path(out)/study.name, speed) for c,s in study.jobs())/60
-        lines.append(f'{study.name:<18}{len(results):>4} of {len(study.jobs()):<3}{reads:>4} of '
-                     f'{wanted:<3}{spent:>7.0f}{left:>8.0f}')
+    lines = [f'{"study":<18}{"runs":>10}{"readings":>12}{"spent":>8}{"left":>8}   CPU minutes']
+    lines += [_status_line(study, Path(out)/study.name) for study in claim_studies().values()]
     lines += [f'next: {job}' for job in jobs[:next_jobs]]
     return '\n'.join(lines if jobs else [*lines,'all done'])
 
-def _left(study, case, seed, out, speed):
-    "CPU seconds of training that a run still needs"
-    recipe = change(study.recipe, **study.cases[case], seed=seed)
-    steps = trained_steps(run_folder(out, case, seed))
-    return train_flops(recipe)*(1-steps/recipe.train.steps)/speed
-
-def _speed(out, studies):
-    "Operations per CPU second of the runs that are done"
-    total = seconds = 0.
-    for study in studies.values():
-        for r in read_study(study, Path(out)/study.name):
-            total += train_flops(change(study.recipe, **study.cases[r['case']]))
-            seconds += r['train_cpu_s']
-    return total/seconds if seconds else 2e10
+def _status_line(study, out):
+    "Runs and readings of a study that are done, and minutes spent and left"
+    results = read_study(study, out)
+    cost = {c: train_flops(change(study.recipe, **o)) for c,o in study.cases.items()}
+    seconds = sum(r['train_cpu_s'] for r in results)
+    speed = sum(cost[r['case']] for r in results)/seconds if seconds else 6e10 # operations a second
+    left = 0.
+    for case,seed in study.jobs():
+        steps = change(study.recipe, **study.cases[case]).train.steps
+        left += cost[case]*(1-trained_steps(run_folder(out, case, seed))/steps)/speed
+    spent = seconds+sum(sum(r['read_cpu_s'].values()) for r in results)
+    reads = sum(len(r['scores']) for r in results)
+    wanted = sum(len(study.readings(c)) for c,_ in study.jobs())
+    return (f'{study.name:<18}{len(results):>4} of {len(study.jobs()):<3}{reads:>5} of {wanted:<4}'
+            f'{spent/60:>7.0f}{left/60:>8.0f}')
 
 # %% ../../nbs/experiments/06_programme.ipynb #8341313e
 def run_queue(

@@ -242,9 +242,10 @@ def list_studies()->dict[str,Study]: # By name
     drawn = (_windows_study('seg', 'depth', 'mIoU'), _windows_study('depth', 'seg', 'abs-rel'),
              _guidance_study(), _scratch_study(), _quiet_study(), _finish_study(),
              *_temperature_studies(),
-             # a later page: loaded when somebody asks
+             # later pages: loaded when somebody asks
              import_module('winwin.experiments.resolution').resolution_study())
-    return {s.name: s for s in (*photos,*drawn)}
+    claims = import_module('winwin.experiments.programme').claim_studies()
+    return {s.name: s for s in (*photos,*drawn)} | claims
 
 def get_study(
     name:str, # One of `list_studies()`
