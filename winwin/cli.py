@@ -415,6 +415,7 @@ class StudyCommand:
         if self.collect: collect_study(study, out, self.collect)
         return 0
 
+# %% ../nbs/91_cli.ipynb #8eb27d10
 def _queue(command):
     "Work through the claims of the paper, or only say where that stands"
     from winwin.experiments.programme import collect_claims, queue_status, run_queue

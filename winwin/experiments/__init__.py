@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from .studies import summarize, report, verdict, temperature_report, photo_table
     from .resolution import resolution_sizes, StreetViews, score_sizes, resolution_study
     from .resolution import average_sizes, show_resolution, resolution_table
-    from .programme import DATA_FOLDERS, camvid_study, driving_study, nyuv2_study, flow_study
-    from .programme import flow_full_study, Piece, programme, claim_studies, Job, open_jobs
-    from .programme import train_flops, queue_status, run_queue, work, collect_claims
+    from .programme import camvid_study, driving_study, nyuv2_study, flow_study, flow_full_study
+    from .programme import Piece, list_pieces, claim_studies, Job, open_jobs, train_flops
+    from .programme import queue_status, run_queue, work, collect_claims
+    from .claims import SCORES, VIDEO_BLOCK, VERDICTS, Comparison, compare_runs, read_results
+    from .claims import comparison_verdict, claim_verdict, Claim, list_claims, claim_rows
+    from .claims import claims_table, difference_points, claims_figure, show_claims
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'demos': 'demo', 'DemoPlan': 'demo', 'get_demo': 'demo', 'render_scenes': 'demo',
@@ -35,12 +38,16 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'resolution_sizes': 'resolution', 'StreetViews': 'resolution', 'score_sizes': 'resolution',
     'resolution_study': 'resolution', 'average_sizes': 'resolution',
     'show_resolution': 'resolution', 'resolution_table': 'resolution',
-    'DATA_FOLDERS': 'programme', 'camvid_study': 'programme', 'driving_study': 'programme',
-    'nyuv2_study': 'programme', 'flow_study': 'programme', 'flow_full_study': 'programme',
-    'Piece': 'programme', 'programme': 'programme', 'claim_studies': 'programme',
-    'Job': 'programme', 'open_jobs': 'programme', 'train_flops': 'programme',
-    'queue_status': 'programme', 'run_queue': 'programme', 'work': 'programme',
-    'collect_claims': 'programme',
+    'camvid_study': 'programme', 'driving_study': 'programme', 'nyuv2_study': 'programme',
+    'flow_study': 'programme', 'flow_full_study': 'programme', 'Piece': 'programme',
+    'list_pieces': 'programme', 'claim_studies': 'programme', 'Job': 'programme',
+    'open_jobs': 'programme', 'train_flops': 'programme', 'queue_status': 'programme',
+    'run_queue': 'programme', 'work': 'programme', 'collect_claims': 'programme',
+    'SCORES': 'claims', 'VIDEO_BLOCK': 'claims', 'VERDICTS': 'claims', 'Comparison': 'claims',
+    'compare_runs': 'claims', 'read_results': 'claims', 'comparison_verdict': 'claims',
+    'claim_verdict': 'claims', 'Claim': 'claims', 'list_claims': 'claims', 'claim_rows': 'claims',
+    'claims_table': 'claims', 'difference_points': 'claims', 'claims_figure': 'claims',
+    'show_claims': 'claims',
 }
 __all__ = [*_HOME]
 

@@ -131,9 +131,9 @@ def _banded(task, batch, reading):
     if not hasattr(task, 'ignore'):
         raise ValueError(f'bands need a label to ignore, which the task {task.name} lacks')
     target = batch[task.target]
-    d = border_distance(*target.shape[-2:])
-    ends = [*reading.bands[1:],max(d.shape)]
-    inside = [(d>=low) & (d<high) for low,high in zip(reading.bands, ends)]
+    far = border_distance(*target.shape[-2:])
+    ends = [*reading.bands[1:],max(far.shape)]
+    inside = [(far>=low) & (far<high) for low,high in zip(reading.bands, ends)]
     return [batch | {task.target: target.masked_fill(~o, task.ignore)} for o in inside]
 
 # %% ../../nbs/inference/04_readings.ipynb #9c54499b
