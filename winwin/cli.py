@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Command', 'Train', 'parse_train', 'Eval', 'Predict', 'Export', 'Temperature', 'Demo',
-           'StudyCommand', 'BenchCommand', 'Lab', 'App', 'main']
+           'StudyCommand', 'Reproduce', 'BenchCommand', 'Lab', 'App', 'main']
 
 # %% ../nbs/91_cli.ipynb #9168a17a
 import json, os, shlex, sys, warnings
@@ -426,6 +426,30 @@ def _queue(command):
     if command.collect: collect_claims(out, command.collect)
     return 0
 
+# %% ../nbs/91_cli.ipynb #9e310c9a
+@dataclass
+class Reproduce:
+    "Repeat a run of the paper with its own settings, and check the number it gives."
+    name:tyro.conf.Positional[str]='' # bdd100k-seg, sintel, spring, nyuv2; none = list them
+    root:str|None=None                # Folder of the data
+    weights:str|None=None             # What training starts from
+    out:str|None=None                 # Folder of the run; none = reproduce/NAME
+    batch_size:int|None=None          # Images per batch; none = the paper's, or our choice
+    accumulate:int|None=None          # Batches per step, where memory is short
+
+    def run(self)->int: # 0; 1 if the paper's number was not reached
+        "Train, score, compare"
+        from winwin.experiments.reproduce import list_targets, reproduce
+        if not self.name:
+            for target in list_targets().values():
+                print(f'{target.name:<14}{target.score} {target.expected or ""} {target.note}')
+            return 0
+        over = {k: getattr(self, k) for k in ('batch_size','accumulate') if getattr(self, k)}
+        outcome = reproduce(self.name, self.root, self.weights,
+                            self.out or f'reproduce/{self.name}', **over)
+        print(outcome)
+        return 1 if outcome.reached is False else 0
+
 # %% ../nbs/91_cli.ipynb #b30d23e5
 @dataclass
 class BenchCommand:
@@ -482,7 +506,8 @@ def _sub(kind, name): return Annotated[kind, tyro.conf.subcommand(name, prefix_n
 Command = Union[_sub(Demo, 'demo'), _sub(Train, 'train'), _sub(Eval, 'eval'),
                 _sub(Predict, 'predict'), _sub(Export, 'export'), _sub(Lab, 'lab'),
                 _sub(App, 'app'), _sub(BenchCommand, 'bench'), _sub(StudyCommand, 'study'),
-                _sub(Temperature, 'temperature'), _sub(Doctor, 'doctor')]
+                _sub(Reproduce, 'reproduce'), _sub(Temperature, 'temperature'),
+                _sub(Doctor, 'doctor')]
 
 # %% ../nbs/91_cli.ipynb #ba36b17c
 def main(

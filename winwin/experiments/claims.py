@@ -9,9 +9,10 @@ __all__ = ['SCORES', 'VIDEO_BLOCK', 'VERDICTS', 'Comparison', 'compare_runs', 'r
 
 # %% ../../nbs/experiments/07_claims.ipynb #097f75e2
 import json, math, statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from ..machine import plural
 from ..tasks.task import Task
 from ..tasks.registry import make_task
 from ..inference.readings import paired_difference, read_sums
@@ -66,8 +67,8 @@ def read_results(
     "Committed results of a study, the log-ratio temperature as a reading"
     path = Path(folder)/f'{study}.json'
     runs = json.loads(path.read_text(encoding='utf-8')) if path.exists() else []
-    for r in runs:
-        if 'log_ratio_scores' in r: r['scores']['log-ratio'] = r['log_ratio_scores']
+    for run in runs:
+        if 'log_ratio_scores' in run: run['scores']['log-ratio'] = run['log_ratio_scores']
     return runs
 
 def _values(runs, case, reading):
@@ -137,6 +138,7 @@ class Claim:
     said:str                        # What the paper says, with its numbers
     tests:tuple[Comparison,...]     # Comparisons; none = not tested here
     note:str=''                     # What else is known, or what is missing
+    measure:Callable[[Path],tuple[str,str]|None]|None=None # Text and verdict of no comparison
 
 def _photo(ours, theirs, expects='more', paper=None, **kw):
     return Comparison('claims-camvid', ours, theirs, expects, paper, **kw)
@@ -219,6 +221,69 @@ def _appendix():
               (_photo('2 windows: 960x720 scaled', '1 window: 960x720 scaled'),
                _photo('2 windows: 960x720 scaled', '2 windows: 960x720 tile', 'not less')))]
 
+# %% ../../nbs/experiments/07_claims.ipynb #831692b6
+def _cost(folder):
+    "Time and memory of full training over those of two windows"
+    texts = []
+    ok = []
+    for study,two in (('claims-camvid','2 windows'), ('windows-seg','two windows'),
+                      ('windows-depth','two windows')):
+        runs = read_results(folder, study)
+        sides = [[run for run in runs if run['case']==case] for case in (two,'full')]
+        if not all(sides): continue
+        time,memory = (statistics.mean(run[k] for run in sides[1]) /
+                       statistics.mean(run[k] for run in sides[0])
+                       for k in ('train_cpu_s','memory_mb'))
+        texts.append(f'full over two windows: {time:.1f} times the CPU time, {memory:.1f} times '
+                     f'the peak memory of the process (`winwin study {study}`)')
+        ok.append(time>=3 and 1/memory<=.6)
+    return ('<br>'.join(texts),'holds' if all(ok) else 'does not hold') if texts else None
+
+def _spread(folder):
+    "Standard deviation of mIoU over seeds"
+    texts = []
+    for study,case,read in (('claims-camvid','2 windows','swept'), ('camvid','two windows','full')):
+        values = [100*o['mIoU'] for _,o in _values(read_results(folder, study), case, read)]
+        if len(values)<3: continue
+        texts.append((statistics.stdev(values),f'{statistics.stdev(values):.2f} over {len(values)} '
+                      f'seeds (`winwin study {study}`)'))
+    if not texts: return None
+    ok = all(spread<=.56 for spread,_ in texts)
+    return '<br>'.join(text for _,text in texts),'holds' if ok else 'does not hold'
+
+# %% ../../nbs/experiments/07_claims.ipynb #5afa7659
+def _curves(folder):
+    "Minimum of the loss over temperatures, on full training images"
+    found = [(run,run['sweep']) for k in ('claims-camvid','claims-driving','claims-nyuv2')
+             for run in read_results(folder, k) if 'sweep' in run and run['case']!='full']
+    if not found: return None
+    texts = [f'{run["study"]}, {run["case"]}, seed {run["seed"]}: {o["tau"]:.2f}'
+             for run,o in found]
+    inside = [1<o['tau']<o['taus'][-1] for _,o in found]
+    seeds = max(run['seed'] for run,_ in found)+1
+    verdict = 'does not hold' if not all(inside) else 'holds' if seeds>2 else 'open'
+    return 'temperature of the lowest loss: '+'; '.join(texts),verdict
+
+def _reading_time(folder):
+    "CPU time of tiles over that of one pass, for the same model and images"
+    ratios = [(run['read_cpu_s']['tile']/run['read_cpu_s']['full'],run['study'])
+              for k in ('claims-camvid','claims-driving') for run in read_results(folder, k)
+              if {'tile','full'}<=set(run.get('read_cpu_s', {}))]
+    if not ratios: return None
+    texts = [f'tiles over one pass: {ratio:.1f} (`winwin study {study}`)' for ratio,study in ratios]
+    return '; '.join(texts),'holds' if all(ratio>1 for ratio,_ in ratios) else 'does not hold'
+
+def _measured():
+    "Claims about time, memory, spread and curves"
+    return [
+        Claim('Section 1, Fig. 1', 'training is 3 to 4 times faster and needs half the memory', (),
+              measure=_cost),
+        Claim('Fig. 1 right', 'one pass is faster than tiles', (), measure=_reading_time),
+        Claim('Appendix D', 'bell-shaped curves with a minimum above 1', (), measure=_curves),
+        Claim('Appendix D', 'learned temperatures are a little better and stay close', (),
+              'flow: `winwin temperature RUN --learn`; no study of the programme has it'),
+        Claim('Appendix F', 'spread over three seeds 0.28 mIoU', (), measure=_spread)]
+
 # %% ../../nbs/experiments/07_claims.ipynb #3afe0189
 def _other_tasks():
     depth = [Comparison('claims-nyuv2', '2 windows: swept', f'{k}: {r}', e) for k,r,e in (
@@ -248,7 +313,9 @@ def _other_tasks():
 
 def list_claims()->list[Claim]:
     "All claims, in the order of the paper's tables"
-    return [*_table2()[:1],*_table1(),*_table2()[1:],*_other_tasks(),*_appendix()]
+    timed = _measured()
+    return [timed[0],*_table2()[:1],timed[1],*_table1(),*_table2()[1:],*_other_tasks(),*_appendix(),
+            *timed[2:]]
 
 # %% ../../nbs/experiments/07_claims.ipynb #45f7c2fb
 def claim_rows(
@@ -260,7 +327,9 @@ def claim_rows(
     for claim in list_claims() if claims is None else claims:
         found = [compare_runs(o, folder) for o in claim.tests]
         verdicts = [comparison_verdict(o, f) for o,f in zip(claim.tests, found)]
-        rows.append(dict(claim=claim, found=found, verdicts=verdicts,
+        measured = claim.measure(Path(folder)) if claim.measure else None
+        if measured: verdicts.append(measured[1])
+        rows.append(dict(claim=claim, found=found, verdicts=verdicts, measured=measured,
                          verdict=claim_verdict(verdicts)))
     return rows
 
@@ -274,6 +343,7 @@ def claims_table(
         texts = [_comparison_text(o, f, v) for o,f,v in
                  zip(row['claim'].tests, row['found'], row['verdicts']) if f is not None]
         left = sum(f is None for f in row['found'])
+        if row['measured']: texts.append(row['measured'][0])
         if left: texts.append(f'{left} of {len(row["found"])} comparisons not run yet')
         if row['claim'].note: texts.append(row['claim'].note)
         lines.append(f'| {row["claim"].where} | {row["claim"].said} | {"<br>".join(texts)} | '
@@ -290,7 +360,7 @@ def _comparison_text(comparison, found, verdict):
                    ((comparison.ours,'ours'),(comparison.theirs,'theirs')))
     error = '' if found['error'] is None else f' ± {found["error"]:.1f}'
     paper = '' if comparison.paper is None else f', in the paper {comparison.paper:+.1f}'
-    seeds = f'{found["seeds"]} seed{"s" if found["seeds"]>1 else ""}'
+    seeds = plural(found['seeds'], 'seed')
     return (f'{ours}; {theirs}: {found["difference"]:+.1f}{error} {unit}{paper} ({score}, {seeds}, '
             f'{found["cpu_min"]:.0f} CPU min, `winwin study {comparison.study}`): {verdict}')
 
@@ -302,12 +372,13 @@ def difference_points(
     "Comparisons that were run and that the paper has a number for"
     points = []
     for row in claim_rows(folder, claims):
-        for o,f,v in zip(row['claim'].tests, row['found'], row['verdicts']):
-            if f is None or o.paper is None: continue
-            points.append(dict(paper=o.paper, here=f['difference'], error=f['error'] or 0.,
-                               name=f'{row["claim"].where}: {o.ours} - {o.theirs}', verdict=v,
-                               unit='points' if f['score']=='mIoU' else '%',
-                               text=_comparison_text(o, f, v)))
+        for test,found,verdict in zip(row['claim'].tests, row['found'], row['verdicts']):
+            if found is None or test.paper is None: continue
+            points.append(dict(paper=test.paper, here=found['difference'],
+                               error=found['error'] or 0., verdict=verdict,
+                               name=f'{row["claim"].where}: {test.ours} - {test.theirs}',
+                               unit='points' if found['score']=='mIoU' else '%',
+                               text=_comparison_text(test, found, verdict)))
     return points
 
 def claims_figure(
@@ -318,10 +389,10 @@ def claims_figure(
     import plotly.graph_objects as go
     points = [p for p in difference_points(folder, claims) if p['unit']=='points']
     if not points: raise ValueError(f'{folder} has no comparison with a number of the paper yet')
+    texts = [p['text'].replace('): ', ')<br>').replace('; ', '<br>') for p in points]
     marks = [go.Scatter(x=[p['paper'] for p in points], y=[p['here'] for p in points],
                         error_y=dict(array=[p['error'] for p in points], thickness=1),
-                        mode='markers', marker=dict(size=9), text=[
-                            p['text'].replace('): ', ')<br>').replace('; ', '<br>') for p in points],
+                        mode='markers', marker=dict(size=9), text=texts,
                         hovertemplate='%{text}<extra></extra>', showlegend=False)]
     ends = [min(0, *(min(p['paper'],p['here']) for p in points))-.5,
             max(p['paper'] for p in points)+.5]

@@ -187,12 +187,17 @@ _pairs = Recipe(
                       warmup=500, layer_decay=None, beta2=.95, workers=8, eval_every=5000,
                       save_every=500, log_every=50))
 
+_croco_mix = '40*sintel + 40*sintel-final + 4*things + 4*things-final + 4*chairs'
+
 presets |= {
     'flow-sintel': replace(
-        _pairs, data='40*sintel + 40*sintel-final + 4*things + 4*chairs', valid='sintel',
-        frame=(432,1024), train=replace(_pairs.train, steps=375000, warmup=3750)),
+        _pairs, head='decoupled', data=_croco_mix, valid='sintel', frame=(432,1024),
+        train=replace(_pairs.train, steps=375000, warmup=3750)),
+    'flow-sintel-tartan': replace(
+        _pairs, head='decoupled', data=f'{_croco_mix} + tartanair', valid='sintel',
+        frame=(432,1024), train=replace(_pairs.train, steps=56250, warmup=3750)),
     'flow-spring': replace(
-        _pairs, data='spring', windows2='4x22',
+        _pairs, head='decoupled', data='spring', windows2='4x22',
         train=replace(_pairs.train, windows='2x32', steps=39000, warmup=2440)),
     'flow-folder': _pairs,
 }
