@@ -196,7 +196,8 @@ class LayerCurves:
         seed:int=0,          # Draws the tokens
     ):
         ids = maps.windows[0].index()[0].cpu()
-        pick = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[:samples]
+        rng = torch.Generator().manual_seed(seed)
+        pick = torch.randperm(len(ids), generator=rng, device='cpu')[:samples]
         self.maps = maps
         self.tokens = ids[pick].tolist()
         self.windows = {}

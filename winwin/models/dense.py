@@ -8,7 +8,7 @@ __all__ = ['decoder_sizes', 'WindowModel', 'DenseModel', 'FlowModel', 'MatchingM
 
 # %% ../../nbs/models/06_dense.ipynb #6329521e
 from collections.abc import Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 import torch, torch.nn as nn
 from torch import Tensor
@@ -105,8 +105,9 @@ class FlowModel(WindowModel):
         first,last = self.encode(img1, img2, windows1, windows2,
                                  sorted({*early,self.encoder.depth-1}))
         pos = [w.to(img1.device).positions() for w in (w1,w2)]
-        with _logits(None if match is None else self.decoder.blocks[match].cross_attn) as seen:
-            deep = self.decoder(first[-1], last, *pos, late, grid)
+        seen = []
+        wanted = None if match is None else {range(self.decoder.depth)[match]: seen}
+        deep = self.decoder(first[-1], last, *pos, late, grid, wanted)
         maps = self.head(first[:len(early)]+deep, w1)
         maps = [torch.cat([m[:,:2]*self.flow_scale,m[:,2:]], 1) if self.flow_scale!=1 else m
                 for m in maps]
@@ -128,16 +129,6 @@ def encode(self:FlowModel,
         both = [o.chunk(2) for o in run(torch.cat([x1,x2]), None, indices)]
         return [a for a,_ in both],both[-1][1]
     return run(x1, w1, indices),self.encoder(x2, w2)
-
-@contextmanager
-def _logits(layer):
-    "Within: a list that receives the logits of a cross-attention layer when it runs"
-    seen = []
-    def keep(layer, args): seen.append(layer.logits(*args))
-    hook = None if layer is None else layer.register_forward_pre_hook(keep)
-    try: yield seen
-    finally:
-        if hook is not None: hook.remove()
 
 # %% ../../nbs/models/06_dense.ipynb #ba0bf2a7
 class MatchingModel(FlowModel):

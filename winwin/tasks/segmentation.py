@@ -209,9 +209,10 @@ def class_weights(
 )->list[float]: # One weight per class; a class that does not occur has weight 1
     "Weights that lift rare classes: (median share / share) ** power"
     n = len(data)
-    counts = torch.zeros(256, dtype=torch.float64)
+    counts = torch.zeros(256, dtype=torch.float64, device='cpu')
     for i in sorted({i*n//min(n, limit) for i in range(min(n, limit))}):
-        counts += torch.bincount(data[i]['labels'].flatten().long(), minlength=256).double()
+        labels = data[i]['labels'].flatten().long().cpu()
+        counts += torch.bincount(labels, minlength=256).double()
     counts[ignore] = 0
     share = counts[:num_classes]
     there = share>0

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np, torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from ..machine import patch
+from ..machine import default_device, patch
 from ..data.augment import fit_to_patches, resize_item
 
 # %% ../../nbs/training/00_streams.ipynb #e926bc1e
@@ -52,13 +52,13 @@ class ItemStream(Dataset):
         self.order = (None,None)
 
     def __getitem__(self, draw:int)->dict[str,Tensor]:
-        i = self.index(draw)
-        with torch.random.fork_rng(devices=[]):
+        with default_device('cpu'), torch.random.fork_rng(devices=[]):
+            i = self.index(draw)
             # for a dataset's own transform, and for ours
             torch.manual_seed(derive_seed(self.seed, 1, draw))
             item = self._make(i, epoch=draw//len(self.data))
-        item = fit_to_patches(item, self.patch, self.ignore)
-        return item | dict(index=torch.tensor(i), draw=torch.tensor(draw))
+            item = fit_to_patches(item, self.patch, self.ignore)
+            return item | dict(index=torch.tensor(i), draw=torch.tensor(draw))
 
 # %% ../../nbs/training/00_streams.ipynb #87d1c012
 @patch
@@ -120,7 +120,8 @@ def _collate(choose, seed, items):
     "Items as a batch, with windows if `choose` draws them"
     batch = stack(items)
     if choose is None: return batch
-    return choose(batch, generator=derive_generator(seed, 3, batch['draw'][0].item()))
+    rng = derive_generator(seed, 3, batch['draw'][0].item())
+    with default_device('cpu'): return choose(batch, generator=rng)
 
 # %% ../../nbs/training/00_streams.ipynb #69fd3fe5
 def stack(
