@@ -231,13 +231,19 @@ def _cost(folder):
         runs = read_results(folder, study)
         sides = [[run for run in runs if run['case']==case] for case in (two,'full')]
         if not all(sides): continue
-        time,memory = (statistics.mean(run[k] for run in sides[1]) /
-                       statistics.mean(run[k] for run in sides[0])
-                       for k in ('train_cpu_s','memory_mb'))
-        texts.append(f'full over two windows: {time:.1f} times the CPU time, {memory:.1f} times '
-                     f'the peak memory of the process (`winwin study {study}`)')
-        ok.append(time>=3 and 1/memory<=.6)
-    return ('<br>'.join(texts),'holds' if all(ok) else 'does not hold') if texts else None
+        time,memory = (_ratio(*sides, k) for k in ('train_cpu_s','memory_mb'))
+        kept = 'not recorded' if memory is None else f'{memory:.1f} times'
+        texts.append(f'full images over two windows: {time:.1f} times the CPU time, peak memory of '
+                     f'the process {kept} (`winwin study {study}`)')
+        ok.append(None if memory is None else time>=3 and 1/memory<=.6)
+    if not texts: return None
+    word = 'does not hold' if False in ok else 'open' if None in ok else 'holds'
+    return '<br>'.join(texts),word
+
+def _ratio(two, full, k):
+    "Mean of a number over the runs on full images, over that of two windows; none if not recorded"
+    if not all(k in run for run in (*two,*full)): return None
+    return statistics.mean(run[k] for run in full)/statistics.mean(run[k] for run in two)
 
 def _spread(folder):
     "Standard deviation of mIoU over seeds"
@@ -358,7 +364,8 @@ def _comparison_text(comparison, found, verdict):
     factor,digits = dict(mIoU=(100,1), abs_rel=(1,3), EPE=(1,2))[score]
     ours,theirs = (f'{name} {factor*found[k]:.{digits}f}' for name,k in
                    ((comparison.ours,'ours'),(comparison.theirs,'theirs')))
-    error = '' if found['error'] is None else f' ± {found["error"]:.1f}'
+    error = found['error']
+    error = '' if error is None else f' ± {error:.{1 if error>=.1 else 2}f}'
     paper = '' if comparison.paper is None else f', in the paper {comparison.paper:+.1f}'
     seeds = plural(found['seeds'], 'seed')
     return (f'{ours}; {theirs}: {found["difference"]:+.1f}{error} {unit}{paper} ({score}, {seeds}, '
