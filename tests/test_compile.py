@@ -19,12 +19,12 @@ def test_model_and_loss_are_one_graph(name):
     counters.clear()
     model = tiny(task, **over)
     work = make_task(task, SEG, **options) if task=='seg' else make_task(task, **options)
-    judge = torch.compile(work.judge, backend='eager', fullgraph=True)
+    judge = torch.compile(work.batch_loss, backend='eager', fullgraph=True)
     for seed in range(3): # windows move
         batch = {k: (SCENES if task in ('seg','depth') else FRAMES)[k] for k in work.keys}
-        batch = work.choose(batch, parse_scheme(scheme), model.patch_size, torch.Generator().manual_seed(seed))
+        batch = work.draw_windows(batch, parse_scheme(scheme), model.patch_size, torch.Generator().manual_seed(seed))
         loss = judge(model, batch, model.patch_size)
-        torch.testing.assert_close(loss, work.judge(model, batch, model.patch_size), atol=0, rtol=1e-5)
+        torch.testing.assert_close(loss, work.batch_loss(model, batch, model.patch_size), atol=0, rtol=1e-5)
     assert counters['stats']['unique_graphs']==1
     loss.backward()
 
@@ -45,8 +45,8 @@ def test_a_layout_is_compiled_once():
     torch._dynamo.reset()
     counters.clear()
     model,work = tiny(head='linear'),make_task('seg', SEG)
-    judge = torch.compile(work.judge, backend='eager', fullgraph=True)
+    judge = torch.compile(work.batch_loss, backend='eager', fullgraph=True)
     batch = {k: SCENES[k] for k in work.keys}
     for seed in range(2):
-        for scheme in ('2x3','2x4','4+3'): judge(model, work.choose(batch, parse_scheme(scheme), 8, torch.Generator().manual_seed(seed)), 8)
+        for scheme in ('2x3','2x4','4+3'): judge(model, work.draw_windows(batch, parse_scheme(scheme), 8, torch.Generator().manual_seed(seed)), 8)
     assert counters['stats']['unique_graphs']==3

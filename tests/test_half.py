@@ -88,11 +88,11 @@ def test_losses_and_gradients_in_fp16_are_those_of_float32(task, options):
     model = tiny(task, **{} if task=='pretrain' else dict(head=head))
     work = make_task(task, SEG) if task=='seg' else make_task(task, **options)
     batch = {k: (SCENES if task in ('seg','depth') else FRAMES)[k] for k in work.keys}
-    batch = work.choose(batch, parse_scheme('full' if task=='pretrain' else '2x4'), model.patch_size, torch.Generator().manual_seed(0))
+    batch = work.draw_windows(batch, parse_scheme('full' if task=='pretrain' else '2x4'), model.patch_size, torch.Generator().manual_seed(0))
     losses,grads = [],[]
     for on in (False,True):
         model.zero_grad()
-        with torch.autocast('cpu', torch.float16, enabled=on): loss = work.judge(model, batch, model.patch_size)
+        with torch.autocast('cpu', torch.float16, enabled=on): loss = work.batch_loss(model, batch, model.patch_size)
         loss.backward()
         assert loss.dtype==torch.float32
         losses.append(loss.item())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .claims import SCORES, VIDEO_BLOCK, VERDICTS, Comparison, compare_runs, read_results
     from .claims import comparison_verdict, claim_verdict, Claim, list_claims, claim_rows
     from .claims import claims_table, difference_points, claims_figure, show_claims
-    from .reproduce import Target, list_targets, get_target, Outcome, reproduce
+    from .reproduce import Target, list_targets, get_target, Outcome, reproduce_run
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'demos': 'demo', 'DemoPlan': 'demo', 'get_demo': 'demo', 'render_scenes': 'demo',
@@ -50,7 +50,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'claims_table': 'claims', 'difference_points': 'claims', 'claims_figure': 'claims',
     'show_claims': 'claims',
     'Target': 'reproduce', 'list_targets': 'reproduce', 'get_target': 'reproduce',
-    'Outcome': 'reproduce', 'reproduce': 'reproduce',
+    'Outcome': 'reproduce', 'reproduce_run': 'reproduce',
 }
 __all__ = [*_HOME]
 

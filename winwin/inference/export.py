@@ -16,9 +16,10 @@ from ..machine import patch
 from ..windows.layout import Windows
 from ..models.heads import FeatureFusion
 from ..models.backbones import TimmEncoder
-from ..models.dense import DenseModel, FlowModel, MatchingModel, model_task
+from ..models.dense import DenseModel, FlowModel, MatchingModel
 from ..models.controls import fold_temperature
 from ..tasks.task import predict_full
+from ..tasks.registry import task_of
 
 # %% ../../nbs/inference/03_export.ipynb #f9f88188
 class WholeImage(Windows):
@@ -110,7 +111,7 @@ class _FlowPass(_DensePass):
         pos = w.positions()
         deep = m.decoder(x[-1][0], x[-1][1], pos, pos, late, w.grid)
         y = m.head.predict(*(t.unflatten(1, w.grid) for t in [o[0] for o in x[:len(early)]]+deep))
-        return [torch.cat([y[:,:2]*m.flow_scale,y[:,2:]], 1)]
+        return [m.to_pixels(y)]
 
 # %% ../../nbs/inference/03_export.ipynb #7457de1d
 class _Fusion(FeatureFusion):
@@ -343,11 +344,7 @@ def _whole_size(model, size, dynamic):
 # %% ../../nbs/inference/03_export.ipynb #2b5015fd
 def _info(model, size, dynamic, batch):
     "What is recorded in a file, as JSON"
-    config = getattr(model, 'config', {})
-    extra = _saved(model)
-    task = model_task(config['name']) if config else None
-    out = dict(winwin=__version__, model=config.get('name'), task=task,
+    out = dict(winwin=__version__, model=getattr(model, 'config', {}).get('name'),
                patch_size=model.patch_size, dynamic=dynamic)
     if not dynamic: out |= dict(size=list(size), batch=batch)
-    return out | {k: extra[k] for k in ('classes','palette','max_depth')
-                  if extra.get(k) is not None}
+    return out | {k: v for k,v in task_of(model).describe().items() if v is not None}

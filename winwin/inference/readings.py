@@ -9,7 +9,6 @@ __all__ = ['Reading', 'read_item', 'read_images', 'border_distance', 'draw_image
 # %% ../../nbs/inference/04_readings.ipynb #69f51ce2
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 import numpy as np, torch, torch.nn as nn
 from torch import Tensor
@@ -19,7 +18,7 @@ from ..machine import evaluating, replace_file
 from ..data.augment import resize_item
 from ..models.controls import set_position_scale, tempered
 from ..tasks.task import Task
-from .modes import predict, predict_flow
+from .modes import predict
 
 # %% ../../nbs/inference/04_readings.ipynb #f984b0e9
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def read_images(
     out = []
     with evaluating(model), torch.inference_mode(), _set(model, reading):
         for item in tqdm(loader, desc='read', disable=not progress, leave=False):
-            batch = {k: v[None] for k,v in task.prepare(item).items()}
+            batch = {k: v[None] for k,v in task.select(item).items()}
             maps = _predicted(model, task, batch, reading)
             out.append(torch.stack([_sums(task, maps, o) for o in _banded(task, batch, reading)]))
     sums = torch.stack(out)
@@ -105,10 +104,9 @@ def _set(model, reading):
 
 def _predicted(model, task, batch, reading):
     "The map of one image, or of one pair"
-    if reading.mode=='full': return task.read(model, batch)
-    run = predict if len(task.inputs)==1 else predict_flow
-    return partial(run, mode=reading.mode, size=reading.tile)(model, *(batch[k] for k in
-                                                                       task.inputs))
+    if reading.mode=='full': return task.predict(model, batch)
+    images = [batch[k] for k in task.inputs]
+    return predict(model, *images, mode=reading.mode, size=reading.tile, task=task)
 
 def _sums(task, maps, batch):
     "Sums of the metrics for one image"
