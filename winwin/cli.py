@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Union
 import tyro
 from .machine import patch, plural, unknown_name
-from .doctor import Doctor
+from .doctor import Doctor, Selftest
 
 # %% ../nbs/91_cli.ipynb #e7c5cc03
 @dataclass
@@ -379,7 +379,7 @@ class StudyCommand:
         if self.collect: collect_study(study, out, self.collect)
         return 0
 
-# %% ../nbs/91_cli.ipynb #8eb27d10
+# %% ../nbs/91_cli.ipynb #2ece5ec3
 def _queue(command):
     "Work through the claims of the paper, or only say where that stands"
     from winwin.experiments.programme import collect_claims, queue_status, run_queue
@@ -390,7 +390,7 @@ def _queue(command):
     if command.collect: collect_claims(out, command.collect)
     return 0
 
-# %% ../nbs/91_cli.ipynb #9e310c9a
+# %% ../nbs/91_cli.ipynb #c1992068
 @dataclass
 class Reproduce:
     "Repeat a run of the paper with its own settings, and check the number it gives."
@@ -471,7 +471,7 @@ Command = Union[_sub(Demo, 'demo'), _sub(Train, 'train'), _sub(Eval, 'eval'),
                 _sub(Predict, 'predict'), _sub(Export, 'export'), _sub(Lab, 'lab'),
                 _sub(App, 'app'), _sub(BenchCommand, 'bench'), _sub(StudyCommand, 'study'),
                 _sub(Reproduce, 'reproduce'), _sub(Temperature, 'temperature'),
-                _sub(Doctor, 'doctor')]
+                _sub(Doctor, 'doctor'), _sub(Selftest, 'selftest')]
 
 # %% ../nbs/91_cli.ipynb #ba36b17c
 def main(

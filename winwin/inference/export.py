@@ -214,6 +214,11 @@ def _format(path, format):
                          'or end the name with .onnx or .pt2')
     return format
 
+def _check_torch(version):
+    "Raise an error for a torch whose exporter cannot follow windows"
+    if tuple(int(o) for o in version.split('.')[:2])<(2,8):
+        raise ImportError(f'export needs torch 2.8 or later, and this is {version}; upgrade torch')
+
 def _need(name):
     "A package of the extra `export`"
     import importlib
@@ -244,6 +249,7 @@ def export_model(
     tol:float=1e-4,       # Largest difference, relative to the largest value if above 1
 )->Exported: # The file, opened; its `difference` says how far it is from the model
     "Write a model with its temperatures as one file, and check the file against the model"
+    _check_torch(torch.__version__)
     format = _format(path, format)
     path = Path(path)
     if not isinstance(model, (DenseModel,FlowModel)):
