@@ -33,6 +33,7 @@ def committed():
 @pytest.mark.parametrize('path', committed())
 def test_results_were_made_with_the_recipes_of_today(path, studies):
     for result in json.loads(path.read_text(encoding='utf-8')):
+        if result.get('model')=='bundled': continue # not a run of the study; tests of the bundled models guard it
         assert path.stem in studies, f'{path.name}: there is no study of that name any more'
         assert not (changed := outdated(studies[path.stem], result)), f'{path.name}, {result["case"]}, seed {result["seed"]}: {changed}; run the study again'
 
@@ -124,7 +125,7 @@ if __name__=='__main__':
     study = Study('tiny', 'x', recipe, dict(two={{}}), seeds=(0,))
     run_queue({str(tmp_path)!r}, hours=.2, jobs=1, wait=.1, pieces=[Piece('tiny', ('two',), (0,))], studies=dict(tiny=study))
 '''
-    script = tmp_path/'queue.py'
+    script = tmp_path/'stopped.py'
     script.write_text(code)
     env = dict(os.environ, OMP_NUM_THREADS='1')
     process = subprocess.Popen([sys.executable, str(script)], env=env)

@@ -395,9 +395,9 @@ def outdated(
     today = change(study.recipe, **study.cases[result['case']], seed=result['seed'])
     now = recipe_settings(today)
     then = result.get('settings')
-    if then is None: # older results have three of them
-        now = {k: getattr(today.train, k) for k in ('windows','steps','batch_size')}
-        then = {k: result[k] for k in now}
+    if then is None: # older results have three of them, or none
+        then = {k: result[k] for k in ('windows','steps','batch_size') if k in result}
+        now = {k: getattr(today.train, k) for k in then}
     return [f'{k}: {then.get(k)} then, {now.get(k)} today' for k in sorted({*then,*now})
             if then.get(k)!=now.get(k)]
 
