@@ -180,7 +180,7 @@ def selftest_cases()->dict: # Name -> (model, task, batch with windows), all on 
         scheme = parse_scheme('full' if task=='pretrain' else '2x4')
         batch = {k: items[k] for k in work.keys}
         rng = torch.Generator().manual_seed(0)
-        out[name] = model,work,work.choose(batch, scheme, model.patch_size, rng)
+        out[name] = model,work,work.draw_windows(batch, scheme, model.patch_size, rng)
     return out
 
 # %% ../nbs/90_doctor.ipynb #71eada7d
@@ -204,7 +204,7 @@ def _loss_and_gradient(model, task, batch, device, dtype=None):
     model = copy.deepcopy(model).to(device)
     there = {k: v.to(device) for k,v in batch.items()}
     with torch.autocast(torch.device(device).type, dtype, enabled=dtype is not None):
-        loss = task.judge(model, there, model.patch_size)
+        loss = task.batch_loss(model, there, model.patch_size)
     loss.backward()
     grads = [p.grad.float().cpu().flatten() for p in model.parameters() if p.grad is not None]
     return loss.item(),torch.cat(grads)
@@ -323,7 +323,7 @@ def check_compile(
     import torch
     model,task,batch = selftest_cases()['convnext']
     want = _loss_and_gradient(model, task, batch, device)
-    faster = types.SimpleNamespace(judge=torch.compile(task.judge))
+    faster = types.SimpleNamespace(batch_loss=torch.compile(task.batch_loss))
     begin = time.perf_counter()
     got = _loss_and_gradient(model, faster, batch, device)
     check = _compare('compiled', got, want, 1e-3)
