@@ -868,6 +868,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'winwin/experiments/programme.py'),
                                               'winwin.experiments.programme._camvid_cases': ( 'experiments/programme.html#_camvid_cases',
                                                                                               'winwin/experiments/programme.py'),
+                                              'winwin.experiments.programme._finished': ( 'experiments/programme.html#_finished',
+                                                                                          'winwin/experiments/programme.py'),
                                               'winwin.experiments.programme._flow_start': ( 'experiments/programme.html#_flow_start',
                                                                                             'winwin/experiments/programme.py'),
                                               'winwin.experiments.programme._possible': ( 'experiments/programme.html#_possible',

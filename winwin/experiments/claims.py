@@ -85,6 +85,7 @@ def _difference(score, ours, theirs):
     change = SCORES[score]*(ours-theirs)
     return change if score=='mIoU' else change/theirs
 
+# %% ../../nbs/experiments/07_claims.ipynb #d1caacf2
 def _image_error(comparison, folder, seeds, score, level):
     "Standard error over images of the mean difference; none without sums of images"
     path = Path(folder)/f'{comparison.study}.npz'
@@ -240,6 +241,7 @@ def _cost(folder):
     word = 'does not hold' if False in ok else 'open' if None in ok else 'holds'
     return '<br>'.join(texts),word
 
+# %% ../../nbs/experiments/07_claims.ipynb #5afa7659
 def _ratio(two, full, k):
     "Mean of a number over the runs on full images, over that of two windows; none if not recorded"
     if not all(k in run for run in (*two,*full)): return None
@@ -257,7 +259,7 @@ def _spread(folder):
     ok = all(spread<=.56 for spread,_ in texts)
     return '<br>'.join(text for _,text in texts),'holds' if ok else 'does not hold'
 
-# %% ../../nbs/experiments/07_claims.ipynb #5afa7659
+# %% ../../nbs/experiments/07_claims.ipynb #21390cee
 def _curves(folder):
     "Minimum of the loss over temperatures, on full training images"
     found = [(run,run['sweep']) for k in ('claims-camvid','claims-driving','claims-nyuv2')
@@ -270,6 +272,7 @@ def _curves(folder):
     verdict = 'does not hold' if not all(inside) else 'holds' if seeds>2 else 'open'
     return 'temperature of the lowest loss: '+'; '.join(texts),verdict
 
+# %% ../../nbs/experiments/07_claims.ipynb #06969244
 def _reading_time(folder):
     "CPU time of tiles over that of one pass, for the same model and images"
     ratios = [(run['read_cpu_s']['tile']/run['read_cpu_s']['full'],run['study'])
@@ -317,6 +320,7 @@ def _other_tasks():
               (_flow('2x10 to 2x10, 0.5: full', 'tokens, 0.5: full', 'more', 49.),
                _flow('tokens to 2x10: full', 'tokens, 0.5: full', 'more', 7.)))]
 
+# %% ../../nbs/experiments/07_claims.ipynb #959d0375
 def list_claims()->list[Claim]:
     "All claims, in the order of the paper's tables"
     timed = _measured()
@@ -339,6 +343,7 @@ def claim_rows(
                          verdict=claim_verdict(verdicts)))
     return rows
 
+# %% ../../nbs/experiments/07_claims.ipynb #194f34a1
 def claims_table(
     folder:str|Path,                    # Folder with the results
     claims:Sequence[Claim]|None=None,   # None = all
@@ -388,6 +393,7 @@ def difference_points(
                                text=_comparison_text(test, found, verdict)))
     return points
 
+# %% ../../nbs/experiments/07_claims.ipynb #00611c12
 def claims_figure(
     folder:str|Path,                    # Folder with the results
     claims:Sequence[Claim]|None=None,   # None = all

@@ -69,6 +69,7 @@ _CROPS = 'crop 160','crop 224','crop 288','crop 384'
 _LARGE = '960x720','960x720 swept','960x720 scaled'
 _STEPS = 'step 275','step 550','step 825'
 
+# %% ../../nbs/experiments/06_programme.ipynb #b2a87905
 def camvid_study()->Study:
     "The study 'claims-camvid'"
     recipe = change(get_preset('camvid-seg'), steps=1100, warmup=55, workers=0, eval_every=None,
@@ -201,6 +202,7 @@ class Job:
     def __str__(self):
         return f'{self.study}: {self.case}, seed {self.seed}: {", ".join(self.reads)}'
 
+# %% ../../nbs/experiments/06_programme.ipynb #5b869ccb
 def open_jobs(
     out:str|Path,                       # Folder with one folder per study
     pieces:Sequence[Piece]|None=None,   # In order; none = `list_pieces()`
@@ -256,6 +258,7 @@ def queue_status(
     lines += [f'next: {job}' for job in jobs[:next_jobs]]
     return '\n'.join(lines if jobs else [*lines,'all done'])
 
+# %% ../../nbs/experiments/06_programme.ipynb #de9c704c
 def _status_line(study, out):
     "Runs and readings of a study that are done, and minutes spent and left"
     results = read_study(study, out)
@@ -290,10 +293,7 @@ def run_queue(
     failed = set()
     with _stopping(running):
         while time.monotonic()<end:
-            for job in [j for j,p in running.items() if not p.is_alive()]:
-                code = running.pop(job).exitcode
-                print(f'{"done" if not code else f"failed with code {code}"}: {job}', flush=True)
-                if code: failed.add((job.study,job.case,job.seed))
+            failed |= _finished(running)
             todo = _possible(open_jobs(out, pieces, studies), root, weights, running, failed)
             for job in todo[:jobs-len(running)]:
                 running[job] = _begin(job, out, root, weights, studies)
@@ -302,6 +302,15 @@ def run_queue(
     return open_jobs(out, pieces, studies)
 
 # %% ../../nbs/experiments/06_programme.ipynb #797c1263
+def _finished(running):
+    "Report the jobs that have ended and leave them out of `running`; returns those that failed"
+    failed = set()
+    for job in [j for j,process in running.items() if not process.is_alive()]:
+        code = running.pop(job).exitcode
+        print(f'{"done" if not code else f"failed with code {code}"}: {job}', flush=True)
+        if code: failed.add((job.study,job.case,job.seed))
+    return failed
+
 _data_folders = {'claims-camvid': 'camvid', 'claims-nyuv2': 'nyuv2',
                 'claims-flow': 'camvid/images/train', 'claims-flow-full': 'camvid/images/train'}
 
@@ -317,6 +326,7 @@ def _possible(jobs, root, weights, running, failed):
             weights is not None or 'flow' in job.study)
     return [j for j in jobs if fits(j)]
 
+# %% ../../nbs/experiments/06_programme.ipynb #fd0e1db0
 def _begin(job, out, root, weights, studies):
     "A process that does a job"
     study = (studies or claim_studies())[job.study]

@@ -31,6 +31,7 @@ class Target:
     images:int=700              # Training images that choose the temperature
     note:str=''                 # What the number is, and what is needed
 
+# %% ../../nbs/experiments/08_reproduce.ipynb #8d02c752
 def list_targets()->dict[str,Target]: # By name
     "The runs of the paper that can be repeated"
     croco = 'weights: CroCo_V2_ViTBase_BaseDecoder.pth'
@@ -106,6 +107,7 @@ def reproduce_run(
     replace_file(out/'reproduce.json', lambda to: to.write_text(text, encoding='utf-8'))
     return outcome
 
+# %% ../../nbs/experiments/08_reproduce.ipynb #9df08ba1
 def _choose(model, recipe, images, path, progress):
     "Set the temperature with the lowest loss on full training images, and return it"
     data = recipe_data(recipe, 'train', resize=True)

@@ -79,6 +79,7 @@ def read_images(
     sums = torch.stack(out)
     return sums if reading.bands else sums[:,0]
 
+# %% ../../nbs/inference/04_readings.ipynb #9265fa7b
 class _Items(Dataset):
     "The images of a reading"
     def __init__(self, data, reading):
@@ -148,6 +149,7 @@ def draw_images(
     counts = rng.multinomial(blocks, np.full(blocks, 1/blocks), size=draws)
     return torch.from_numpy(np.repeat(counts, block, axis=1)[:,:n]).double()
 
+# %% ../../nbs/inference/04_readings.ipynb #aeeefc9b
 def paired_difference(
     task:Task,          # Whose metrics the sums belong to
     ours,               # Sums (n,...) from `read_images`, or a list, one entry per seed
@@ -170,6 +172,7 @@ def paired_difference(
     return dict(difference=float(whole[0]), error=float(np.nanstd(drawn, ddof=1)), low=float(low),
                 high=float(high))
 
+# %% ../../nbs/inference/04_readings.ipynb #b9494149
 def _scores(task, sides, counts, score):
     "Difference of the sides' mean scores for every draw of images (draws,n)"
     metrics = task.metrics()
