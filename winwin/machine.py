@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['clock', 'cpu_seconds', 'resident', 'list_devices', 'pick_device', 'in_float64',
            'default_device', 'replace_file', 'write_folder', 'finish_write', 'patch',
-           'patch_property', 'unknown_name', 'plural', 'evaluating']
+           'patch_property', 'unknown_name', 'plural', 'PlainLines', 'evaluating']
 
 # %% ../nbs/00_machine.ipynb #c7ec1826
 import difflib, multiprocessing, os, re, secrets, shutil, sys, time
@@ -175,6 +175,35 @@ def plural(
 )->str: # Such as '1 image' or '3 images'
     "A count in words"
     return f'{n} {word}' if n==1 else f'{n} {word}s'
+
+# %% ../nbs/00_machine.ipynb #bc67ffde
+class PlainLines:
+    "A text stream that shows progress bars as lines, one every `every` seconds"
+    def __init__(self,
+        stream,          # Where to write, such as `sys.stderr`
+        every:float=20., # Seconds between two states of a bar
+    ):
+        self.stream = stream
+        self.every = every
+        self.last = -every # time of the last state that was written
+        self.bar = None    # state that was not written yet; none = there is no bar
+
+    def write(self, text:str)->int:
+        "Write text; of a bar, only what is due"
+        if '\r' in text: # without colours and without the drawing between bars
+            state = re.sub(r'\x1b\[[0-9;]*\w', '', text).rsplit('\r', 1)[1].strip()
+            self.bar = re.sub(r'\|[^|]*\| *', ' ', state)
+        elif self.bar is None or text.strip(): return self.stream.write(text)
+        ended = text.endswith('\n')
+        now = time.monotonic()
+        if self.bar and (ended or now-self.last>=self.every):
+            self.stream.write(self.bar + '\n')
+            self.last = now
+            self.bar = ''
+        if ended: self.bar = None
+        return len(text)
+
+    def __getattr__(self, k): return getattr(self.stream, k)
 
 # %% ../nbs/00_machine.ipynb #4218981a
 @contextmanager
