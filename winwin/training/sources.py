@@ -164,7 +164,9 @@ def _world(kind, r, train, **kw):
 
 def _driving(r, train):
     "Streets, in pairs if the task needs two frames"
-    if len(task_class(r.train.task).inputs)==1: return _world(DrivingWorld, r, train)
+    keys = task_class(r.train.task).keys
+    more = dict(stereo='disparity' in keys, normals='normals' in keys)
+    if 'image2' not in keys or more['stereo']: return _world(DrivingWorld, r, train, **more)
     motion = 1. if r.motion is None else r.motion
     return _world(DrivingWorld, r, train, pair=True, motion=motion)
 
