@@ -333,10 +333,12 @@ def _run(demo, recipe, out, clock, valid, budget, progress):
                  **_describe(recipe, device))
     return facts,demo_page(panels, facts, pictures)
 
+# %% ../../nbs/experiments/03_demo.ipynb #420d320c
 def _references(panels, recipe, valid):
     "Name -> scores of predictions to compare with"
     guesses = dict(seg='the most common class', depth='one depth', flow='no motion')
-    out = {f'{guesses[recipe.train.task]} everywhere': guess_scores(panels.task, recipe_data(recipe), valid)}
+    scores = guess_scores(panels.task, recipe_data(recipe), valid)
+    out = {f'{guesses[recipe.train.task]} everywhere': scores}
     if recipe.train.task in bundled_models():
         model = bundled_model(recipe.train.task, pick_device())
         theirs = model.saved['extra']['recipe']

@@ -267,6 +267,10 @@ th { color: var(--soft); font-weight: 550; font-size: .875rem; white-space: nowr
   margin-right: .4em;
   vertical-align: -.05em; border: 1px solid color-mix(in srgb, var(--ink) 25%, transparent);
   print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+'''
+
+# %% ../../nbs/experiments/00_html.ipynb #a774f9cf
+_CSS += '''
 @media (max-width: 44rem) { body { padding: 1.2rem 1rem 3rem;
   } .gallery { --columns: 2 !important; }
   .tiles { grid-template-columns: 1fr 1fr; } table { font-size: .875rem; min-width: 0;
