@@ -2484,14 +2484,11 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'winwin/training/recipes.py'),
                                          'winwin.training.recipes._say_loaded': ( 'training/recipes.html#_say_loaded',
                                                                                   'winwin/training/recipes.py'),
-<<<<<<< HEAD
-                                         'winwin.training.recipes._sources_of': ( 'training/recipes.html#_sources_of',
-                                                                                  'winwin/training/recipes.py'),
-=======
                                          'winwin.training.recipes._schemes': ( 'training/recipes.html#_schemes',
                                                                                'winwin/training/recipes.py'),
                                          'winwin.training.recipes._shapes': ('training/recipes.html#_shapes', 'winwin/training/recipes.py'),
->>>>>>> origin/main
+                                         'winwin.training.recipes._sources_of': ( 'training/recipes.html#_sources_of',
+                                                                                  'winwin/training/recipes.py'),
                                          'winwin.training.recipes._start_from': ( 'training/recipes.html#_start_from',
                                                                                   'winwin/training/recipes.py'),
                                          'winwin.training.recipes._valid_set': ( 'training/recipes.html#_valid_set',
@@ -2602,13 +2599,10 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'winwin/training/sources.py'),
                                          'winwin.training.sources.parse_remap': ( 'training/sources.html#parse_remap',
                                                                                   'winwin/training/sources.py'),
-<<<<<<< HEAD
                                          'winwin.training.sources.part_of_folder': ( 'training/sources.html#part_of_folder',
-                                                                                     'winwin/training/sources.py')},
-=======
+                                                                                     'winwin/training/sources.py'),
                                          'winwin.training.sources.scene_seed': ( 'training/sources.html#scene_seed',
                                                                                  'winwin/training/sources.py')},
->>>>>>> origin/main
             'winwin.training.streams': { 'winwin.training.streams.ItemStream': ( 'training/streams.html#itemstream',
                                                                                  'winwin/training/streams.py'),
                                          'winwin.training.streams.ItemStream.__getitem__': ( 'training/streams.html#itemstream.__getitem__',

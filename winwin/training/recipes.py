@@ -196,22 +196,14 @@ _pairs = Recipe(
 _croco_mix = '40*sintel + 40*sintel-final + 4*things + 4*things-final + 4*chairs'
 
 presets |= {
-<<<<<<< HEAD
     'sintel-flow': replace(
-        _pairs, data='40*sintel + 40*sintel-final + 4*things + 4*chairs', valid='sintel',
-        frame=(432,1024), train=replace(_pairs.train, steps=375000, warmup=3750)),
-    'spring-flow': replace(
-        _pairs, data='spring', windows2='4x22',
-=======
-    'flow-sintel': replace(
         _pairs, head='decoupled', data=_croco_mix, valid='sintel', frame=(432,1024),
         train=replace(_pairs.train, steps=375000, warmup=3750)),
-    'flow-sintel-tartan': replace(
+    'sintel-flow-tartan': replace(
         _pairs, head='decoupled', data=f'{_croco_mix} + tartanair', valid='sintel',
         frame=(432,1024), train=replace(_pairs.train, steps=56250, warmup=3750)),
-    'flow-spring': replace(
+    'spring-flow': replace(
         _pairs, head='decoupled', data='spring', windows2='4x22',
->>>>>>> origin/main
         train=replace(_pairs.train, windows='2x32', steps=39000, warmup=2440)),
     'folder-flow': _pairs,
 }
@@ -261,7 +253,8 @@ _OLD_PRESETS = {
     'flow-layered': 'layered-flow', 'flow-layered-quiet': 'layered-flow-quiet',
     'flow-driving': 'driving-flow', 'flow-photos': 'photos-flow', 'flow-sintel': 'sintel-flow',
     'flow-spring': 'spring-flow', 'flow-folder': 'folder-flow', 'pretrain': 'folder-pretrain',
-    'pretrain-driving': 'driving-pretrain', 'nyuv2-tiny-depth': 'nyuv2-depth-tiny'}
+    'pretrain-driving': 'driving-pretrain', 'nyuv2-tiny-depth': 'nyuv2-depth-tiny',
+    'flow-sintel-tartan': 'sintel-flow-tartan'}
 
 # %% ../../nbs/training/05_recipes.ipynb #1f7666a5
 def paper_variants(
