@@ -311,6 +311,7 @@ def open_source(
         raise ValueError(f'data {name!r} needs root, the folder or file that holds it')
     return _sources[name](r, train)
 
+# %% ../../nbs/training/04_sources.ipynb #b8378447
 def is_mixture(
     name:str, # Data of a recipe
 )->bool:
