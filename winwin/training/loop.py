@@ -24,7 +24,8 @@ from timm.utils import ModelEmaV3
 from torch.utils.data import Dataset
 from ..machine import finish_write, patch, patch_property, write_folder
 from ..windows.schemes import parse_scheme
-from ..models.hub import load_model, save_model as write_model
+from ..data.items import first_checked
+from ..models.hub import check_savable, load_model, save_model as write_model
 from ..tasks.task import Task, evaluate
 from ..tasks.registry import make_task
 from .streams import ItemStream, batches as item_batches, derive_seed
@@ -115,7 +116,7 @@ class TrainRun:
         extra:dict|None=None,                      # For the checkpoint's config, as JSON
     ):
         self.config = config
-        self.task = task or make_task(config.task, data)
+        self.task = task or make_task(config.task, data, model)
         self.out = out
         self.extra = extra or {}
         self.patch = model.patch_size
@@ -328,7 +329,7 @@ def _save_batch(run, batch, loss, folder):
 def _all_steps(run, valid, log):
     "Do the steps that are left"
     cfg = run.config
-    source = run.batches()
+    source = first_checked(run.batches(), run.raw)
     while run.step<cfg.steps:
         log.step(train_step(run, source))
         last = run.step==cfg.steps
@@ -412,6 +413,7 @@ def fit(
     if out is not None and not hasattr(model, 'config'):
         raise ValueError('the model has no config, so a checkpoint could not be loaded again; use '
                          'create_model, or out=None')
+    if out is not None: check_savable(model)
     run = TrainRun(model, data, config, task, transform, out, extra)
     return _train(run, valid, progress, watch)
 
