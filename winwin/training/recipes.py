@@ -253,7 +253,8 @@ _OLD_PRESETS = {
     'flow-layered': 'layered-flow', 'flow-layered-quiet': 'layered-flow-quiet',
     'flow-driving': 'driving-flow', 'flow-photos': 'photos-flow', 'flow-sintel': 'sintel-flow',
     'flow-spring': 'spring-flow', 'flow-folder': 'folder-flow', 'pretrain': 'folder-pretrain',
-    'pretrain-driving': 'driving-pretrain', 'nyuv2-tiny-depth': 'nyuv2-depth-tiny'}
+    'pretrain-driving': 'driving-pretrain', 'nyuv2-tiny-depth': 'nyuv2-depth-tiny',
+    'flow-sintel-tartan': 'sintel-flow-tartan'}
 
 # %% ../../nbs/training/05_recipes.ipynb #1f7666a5
 def paper_variants(
