@@ -44,8 +44,7 @@ def compare_runs(
 )->dict|None: # Values, difference, error, seeds, CPU minutes; none without a pair of runs
     "Difference between the two sides of a comparison"
     runs = read_results(folder, comparison.study)
-    sides = [dict(_values(runs, *o.split(': ', 1)))
-             for o in (comparison.ours,comparison.theirs)]
+    sides = [dict(_values(runs, *o.split(': ', 1))) for o in (comparison.ours,comparison.theirs)]
     seeds = sorted(set(sides[0]) & set(sides[1]))
     if not seeds: return None
     score = _score(runs)
