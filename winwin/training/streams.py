@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np, torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from ..machine import patch
+from ..machine import ignore_stop_signals, patch
 from ..data.augment import fit_to_patches, resize_item
 
 # %% ../../nbs/training/00_streams.ipynb #e926bc1e
@@ -114,7 +114,7 @@ def batches(
     order = [draws_of(step, i, rank, **one) for step in steps for i in range(accumulate)]
     collate = partial(_collate, choose, draws.seed)
     return iter(DataLoader(draws, batch_sampler=order, num_workers=workers, collate_fn=collate,
-                           pin_memory=pin_memory))
+                           pin_memory=pin_memory, worker_init_fn=ignore_stop_signals))
 
 def _collate(choose, seed, items):
     "Items as a batch, with windows if `choose` draws them"
