@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['clock', 'cpu_seconds', 'resident', 'list_devices', 'pick_device', 'check_file',
-           'read_json', 'read_tensors', 'write_tensors', 'replace_file', 'write_folder',
-           'finish_write', 'find_folder', 'read_folder', 'hold_folder', 'ignore_stop_signals',
-           'patch', 'patch_property', 'unknown_name', 'plural', 'evaluating']
+           'read_json', 'read_tensors', 'read_text', 'read_array', 'write_tensors', 'replace_file',
+           'write_folder', 'finish_write', 'find_folder', 'read_folder', 'hold_folder',
+           'ignore_stop_signals', 'patch', 'patch_property', 'unknown_name', 'plural', 'evaluating']
 
 # %% ../nbs/00_machine.ipynb #c7ec1826
 import difflib, json, multiprocessing, os, re, secrets, shutil, signal, socket, sys, time
@@ -103,6 +103,32 @@ def read_tensors(
     except Exception as error: # SafetensorError, and types that torch does not have
         raise ValueError(f'{path} ({path.stat().st_size} bytes) is no safetensors file, cut short '
                          f'or damaged: {error}') from error
+
+# %% ../nbs/00_machine.ipynb #b0af2abe
+def read_text(
+    path:str|Path, # File to read
+)->str:
+    "Text of a file; a `ValueError` names a file that is not UTF-8"
+    path = check_file(path)
+    try: return path.read_text(encoding='utf-8')
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{path} is no text in UTF-8: {error}') from error
+
+def read_array(
+    path:str|Path, # A `.npy` file
+): # NumPy array of numbers
+    "Array of a file; a `ValueError` names a file that is damaged or holds no numbers"
+    import numpy as np
+    path = check_file(path)
+    try: x = np.load(path, mmap_mode='r', allow_pickle=False) # allocates nothing yet
+    except Exception as error:
+        raise ValueError(f'{path} cannot be read as an array: {error}') from error
+    if not isinstance(x, np.memmap):
+        raise ValueError(f'{path} is no single array; write one with numpy.save')
+    if x.dtype.kind not in 'biuf' or x.dtype.itemsize>8:
+        raise ValueError(f'{path} holds {x.dtype}; whole numbers or floats of up to 64 bits are '
+                         f'read')
+    return np.array(x)
 
 # %% ../nbs/00_machine.ipynb #c16e1794
 def write_tensors(

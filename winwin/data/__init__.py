@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .pictures import ERROR_STEPS, check_flow, full_precision, mark_unknown, flow_wheel
     from .pictures import flow_to_color, show_wheel, show_flow, show_arrows, warp, show_warp
     from .pictures import flow_error_map, show_flow_error, class_palette, depth_colors, heat_bytes
-    from .flow_files import FLOW_FORMATS, read_flow, write_flow
+    from .flow_files import FLOW_FORMATS, check_dataset, read_flow, write_flow
     from .folders import FileDataset, report_missing, paired_item, SegFolder, DepthFolder
     from .folders import FlowPairs, natural_key, FlowFolder, FramePairs
     from .benchmarks import CITYSCAPES, CAMVID, check_choice, list_folders, archive_root
@@ -32,7 +32,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'warp': 'pictures', 'show_warp': 'pictures', 'flow_error_map': 'pictures',
     'show_flow_error': 'pictures', 'class_palette': 'pictures', 'depth_colors': 'pictures',
     'heat_bytes': 'pictures',
-    'FLOW_FORMATS': 'flow_files', 'read_flow': 'flow_files', 'write_flow': 'flow_files',
+    'FLOW_FORMATS': 'flow_files', 'check_dataset': 'flow_files', 'read_flow': 'flow_files',
+    'write_flow': 'flow_files',
     'FileDataset': 'folders', 'report_missing': 'folders', 'paired_item': 'folders',
     'SegFolder': 'folders', 'DepthFolder': 'folders', 'FlowPairs': 'folders',
     'natural_key': 'folders', 'FlowFolder': 'folders', 'FramePairs': 'folders',

@@ -65,6 +65,8 @@ def check(self:TrainConfig):
     parse_scheme(self.windows)
     for k in ('steps','batch_size','accumulate','log_every','save_every'):
         if getattr(self, k)<1: raise ValueError(f'{k} {getattr(self, k)} must be at least 1')
+    for k,most in dict(steps=10**9, batch_size=10**5, accumulate=10**5, workers=1000).items():
+        if getattr(self, k)>most: raise ValueError(f'{k} {getattr(self, k)} must be at most {most}')
     for k in ('lr','warmup','min_lr','weight_decay','workers','seed'):
         if getattr(self, k)<0: raise ValueError(f'{k} {getattr(self, k)} must not be negative')
     for k in ('layer_decay','ema'):

@@ -111,7 +111,7 @@ def batches(
 )->Iterator[dict[str,Tensor]]:
     "The batches of some steps, in order"
     one = dict(batch=batch, accumulate=accumulate, world=world)
-    order = [draws_of(step, i, rank, **one) for step in steps for i in range(accumulate)]
+    order = (draws_of(step, i, rank, **one) for step in steps for i in range(accumulate))
     collate = partial(_collate, choose, draws.seed)
     return iter(DataLoader(draws, batch_sampler=order, num_workers=workers, collate_fn=collate,
                            pin_memory=pin_memory, worker_init_fn=ignore_stop_signals))
