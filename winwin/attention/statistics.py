@@ -55,7 +55,7 @@ def _chunked(q, k, v):
         logits = qs@k.mT
         lse = logits.logsumexp(-1)
         return logits.sub_(lse[...,None]).exp_()@v,lse
-    mean,lse = zip(*map(some, q.split(rows, 2)))
+    with _no_autocast(q): mean,lse = zip(*map(some, q.split(rows, 2)))
     return torch.cat(mean, 2),torch.cat(lse, 2)
 
 def _has_kernel(q):
@@ -65,6 +65,10 @@ def _has_kernel(q):
 
 def _precise(x): return torch.promote_types(x.dtype, torch.float32)
 
+def _no_autocast(x):
+    "Context in which products keep the precision of their inputs, for the device of `x`"
+    return torch.autocast(x.device.type, enabled=False)
+
 # %% ../../nbs/attention/00_statistics.ipynb #83cf3258
 def head_taus(
     tau:float|Tensor, # A number, or one per head
@@ -72,7 +76,8 @@ def head_taus(
 )->Tensor: # (heads,) float64, on the CPU
     "One temperature per head"
     H = q.shape[1]
-    t = torch.as_tensor(tau, dtype=torch.float64).detach().to('cpu').flatten()
+    if isinstance(tau, Tensor): t = tau.detach().cpu().double().flatten()
+    else: t = torch.tensor(tau, dtype=torch.float64, device='cpu').flatten()
     if len(t) not in (1,H):
         raise ValueError(f'{len(t)} temperatures for {H} heads; give one number, or one per head')
     return t.expand(H)
@@ -132,7 +137,7 @@ def attention_logits(
     if len(i) and not -q.shape[2]<=int(i.min())<=int(i.max())<q.shape[2]:
         raise ValueError(f'tokens {i.tolist()} are not all among {q.shape[2]}; number them from 0')
     q,k = (o.detach().to(_precise(o)) for o in (q[:,:,i],k))
-    return q*q.shape[-1]**-.5@k.mT
+    with _no_autocast(q): return q*q.shape[-1]**-.5@k.mT
 
 def attention_rows(
     q:Tensor,                        # Queries (B,heads,N,D), rotated
@@ -185,9 +190,10 @@ def window_ids(
     "Number of the window of every token"
     n = len(windows)
     H,W = windows.grid
-    ids = torch.cat([torch.full((h*w,), i) for i,(h,w) in enumerate(windows.sizes)])
+    dev = windows.device
+    ids = torch.cat([torch.full((h*w,), i, device=dev) for i,(h,w) in enumerate(windows.sizes)])
     ids = F.pad(ids, (0,windows.num_tokens-len(ids)), value=n) # isolated extra tokens
-    ids = ids.expand(windows.batch,-1).to(windows.device)
+    ids = ids.expand(windows.batch,-1)
     if tokens-prefix==H*W and H*W!=windows.num_tokens:
         grid = torch.full((windows.batch,H*W), n, device=windows.device)
         ids = grid.scatter_(1, windows.index(), ids)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 import torch, torch.nn as nn
 from torch import Tensor
-from ..machine import evaluating, patch
+from ..machine import evaluating, in_float64, patch
 from ..windows.layout import Windows
 from ..windows.schemes import Scheme, parse_scheme
 from ..models.layers import CrossAttention
@@ -45,8 +45,8 @@ def mean(self:View,
     x:Tensor, # A number per token (b,heads,prefix+N), of a layer whose tokens are known
 )->Tensor: # (heads,) float64
     "Weighted mean over images and tokens, without class and register tokens"
-    w = self.tokens(x)[0].double()
-    x = x[...,x.shape[-1]-w.shape[1]:].double()
+    w = in_float64(self.tokens(x)[0])
+    x = in_float64(x[...,x.shape[-1]-w.shape[1]:])
     return torch.einsum('bhn,bn->h', x, w).cpu()/w.sum().item()
 
 # %% ../../nbs/attention/01_views.ipynb #02dfc934
@@ -58,17 +58,17 @@ def make_views(
     generator:torch.Generator|None=None, # Draws windows; none = always the same
 )->tuple[list[View],View]: # In training, one per draw; and in full
     "Views of some images through training windows, and in full"
-    imgs = _frames(imgs)
+    imgs = tuple(o.to(next(model.parameters()).device) for o in _frames(imgs))
     patch = patch_size_of(model)
     full = Windows.full(tuple(n//patch for n in imgs[0].shape[-2:]))
     crop = isinstance(windows, (str,Scheme)) and parse_scheme(windows).kind=='crop'
     seen = _draw_windows(imgs, windows, patch, draws, generator)
-    counts = [torch.full((len(i),full.num_tokens), float(crop)) for i in imgs]
+    counts = [torch.full((len(i),full.num_tokens), float(crop), device='cpu') for i in imgs]
     if not crop:
         for _,ws in seen:
             for count,w in zip(counts, ws):
                 token_ids = w.index().cpu().expand(len(count),-1)
-                count.scatter_add_(1, token_ids, torch.ones(token_ids.shape))
+                count.scatter_add_(1, token_ids, torch.ones_like(token_ids, dtype=count.dtype))
     places = [full.positions().expand(len(i),-1,-1) for i in imgs]
     return [_view(*o) for o in seen],View(imgs, counts, places)
 
@@ -89,7 +89,7 @@ def _draw_windows(imgs, windows, patch, draws, generator):
 
 def _view(imgs, windows):
     "Images seen through windows, every token with weight 1"
-    ones = [torch.ones(len(i), w.num_tokens) for i,w in zip(imgs,windows)]
+    ones = [torch.ones(len(i), w.num_tokens, device='cpu') for i,w in zip(imgs,windows)]
     places = [w.positions().expand(len(i),-1,-1) for i,w in zip(imgs,windows)]
     args = (*imgs,*([] if all(w.is_full for w in windows) else windows))
     return View(args, ones, places)

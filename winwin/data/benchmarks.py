@@ -222,8 +222,8 @@ def _read_split(splits, split, length):
     i = np.asarray(splits).ravel()
     whole = i.size and (i==i.astype(int)).all() and len(np.unique(i))==i.size
     if not whole or i.min()<1 or i.max()>length:
-        raise ValueError(f'the {split} split{where} is no list of distinct numbers from 1 to {length}, '
-                         f'as MATLAB counts')
+        raise ValueError(f'the {split} split{where} is no list of distinct numbers from 1 to '
+                         f'{length}, as MATLAB counts')
     return i.astype(int)-1
 
 def _read_indices(path, key):

@@ -11,6 +11,7 @@ __all__ = ['ERROR_STEPS', 'check_flow', 'full_precision', 'mark_unknown', 'flow_
 import math
 import numpy as np, torch, torch.nn.functional as F
 from torch import Tensor
+from ..machine import in_float64
 
 # %% ../../nbs/data/01_pictures.ipynb #2fc5fd79
 def check_flow(
@@ -75,7 +76,7 @@ def flow_to_color(
 # %% ../../nbs/data/01_pictures.ipynb #5ac138e7
 def _known(flow, valid=None, max_flow=1e4):
     "Flow in 64 bits, zero where unknown, and a mask of where it is known"
-    vectors = torch.as_tensor(flow).detach().double()
+    vectors = in_float64(torch.as_tensor(flow).detach())
     if vectors.ndim<3 or vectors.shape[-3]!=2:
         raise ValueError(f'flow has shape {tuple(vectors.shape)}; give (...,2,H,W), x before y')
     ok = vectors.norm(dim=-3)<max_flow # false for NaN
@@ -180,9 +181,9 @@ def warp(
                          f'give floats ({B},C,{H},{W}), the batch and size of the flow')
     y,x = (torch.arange(n, device=flow.device)+.5 for n in (H,W)) # pixel centres
     at = full_precision(mark_unknown(flow)) + torch.stack([x.expand(H,W), y[:,None].expand(H,W)])
-    size = at.new_tensor([W,H])[:,None,None]
-    inside = ((at>=0) & (at<=size)).all(1, keepdim=True) # false for NaN
-    grid = torch.where(inside, at/size*2-1, 0).permute(0,2,3,1)
+    at = torch.stack([at[:,0]/W, at[:,1]/H], 1) # in [0,1] inside
+    inside = ((at>=0) & (at<=1)).all(1, keepdim=True) # false for NaN
+    grid = torch.where(inside, at*2-1, 0).permute(0,2,3,1)
     img = full_precision(img2)
     out = F.grid_sample(img, grid.to(img), padding_mode='border', align_corners=False)
     return torch.where(inside.to(img.device), out, fill).to(img2.dtype)
@@ -220,9 +221,10 @@ def flow_error_map(
     if pred.shape!=flow.shape:
         raise ValueError(f'prediction {tuple(pred.shape)} for flow {tuple(flow.shape)}; '
                          'give both as (...,2,H,W); see unpad if the image was padded')
-    target,ok = (x.to(pred.device) for x in _known(flow, valid))
-    error = (torch.where(ok[...,None,:,:], pred.detach().double(), 0)-target).norm(dim=-3)
-    return error.where(ok, math.nan).to(pred.dtype)
+    guess = in_float64(pred.detach())
+    target,ok = (x.to(guess.device) for x in _known(flow, valid))
+    error = (torch.where(ok[...,None,:,:], guess, 0)-target).norm(dim=-3)
+    return error.where(ok, math.nan).to(pred.dtype).to(pred.device)
 
 # %% ../../nbs/data/01_pictures.ipynb #8527135a
 ERROR_STEPS = (0,.1875,.375,.75,1.5,3,6,12,24,48) # px

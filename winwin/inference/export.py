@@ -25,21 +25,25 @@ class WholeImage(Windows):
     "The whole image as one window, of a size that may be symbolic"
     batch = 1
     is_full = True
+    device = torch.device('cpu')
     def __init__(self,
-        grid:tuple, # Token grid (H,W): integers, or an exporter's symbols
+        grid:tuple,  # Token grid (H,W): integers, or an exporter's symbols
+        device=None, # Where positions are made; none = the CPU
     ):
-        for k,v in dict(yx=None, sizes=(tuple(grid),), grid=tuple(grid), extra=None).items():
+        fields = dict(yx=None, sizes=(tuple(grid),), grid=tuple(grid), extra=None)
+        for k,v in (fields | dict(device=torch.device(device or 'cpu'))).items():
             object.__setattr__(self, k, v)
 
     @property
     def num_tokens(self)->int: return self.grid[0]*self.grid[1]
-    def index(self)->Tensor: return torch.arange(self.num_tokens)[None] # (1,H*W)
+    def index(self)->Tensor: # (1,H*W)
+        return torch.arange(self.num_tokens, device=self.device)[None]
     def positions(self)->Tensor: # (1,H*W,2)
         H,W = self.grid
-        return torch.stack([torch.arange(H)[:,None].expand(H,W), torch.arange(W).expand(H,W)],
-                           -1).flatten(0,1)[None]
+        y,x = (torch.arange(n, device=self.device) for n in (H,W))
+        return torch.stack([y[:,None].expand(H,W), x.expand(H,W)], -1).flatten(0,1)[None]
     def split(self, x:Tensor)->list[Tensor]: return [x.unflatten(1, self.grid)] # One (B,H,W,C)
-    def to(self, device)->'WholeImage': return self
+    def to(self, device, non_blocking=False)->'WholeImage': return WholeImage(self.grid, device)
     def __repr__(self): return f'WholeImage({self.grid})'
 
 # %% ../../nbs/inference/03_export.ipynb #14d2153f
@@ -68,8 +72,8 @@ class _DensePass:
 
     def __call__(self, image):
         m = self.model
-        w = WholeImage(m.encoder.patch_embed.grid(image))
-        x = m.encoder.forward_intermediates((image-m.mean)/m.std, w, m.hooks)
+        w = WholeImage(m.encoder.patch_embed.grid(image), image.device)
+        x = m.encoder.forward_intermediates(m.normalise(image), w, m.hooks)
         return [m.head.predict(*(t.unflatten(1, w.grid) for t in x))]
 
 # %% ../../nbs/inference/03_export.ipynb #f761ef44
@@ -97,10 +101,10 @@ class _FlowPass(_DensePass):
         m = self.model
         depth = m.encoder.depth
         both = torch.cat([image1,image2])
-        w = WholeImage(m.encoder.patch_embed.grid(both))
+        w = WholeImage(m.encoder.patch_embed.grid(both), both.device)
         early = [layer for layer in m.hooks if layer<depth]
         late = [layer-depth for layer in m.hooks if layer>=depth]
-        x = m.encoder.forward_intermediates((both-m.mean)/m.std, w, sorted({*early,depth-1}))
+        x = m.encoder.forward_intermediates(m.normalise(both), w, sorted({*early,depth-1}))
         # not chunk(): it makes a constant of the batch
         x = [o.unflatten(0, (2,-1)) for o in x]
         pos = w.positions()
@@ -113,7 +117,8 @@ class _Fusion(FeatureFusion):
     "The same fusion for maps of any size"
     def forward(self, x:Tensor, skip:Tensor|None=None)->Tensor:
         if skip is None: return super().forward(x, None)
-        for axis in (-2,-1): x = x.index_select(axis, torch.arange(skip.shape[axis]))
+        for axis in (-2,-1):
+            x = x.index_select(axis, torch.arange(skip.shape[axis], device=x.device))
         return self._double(x + self.resConfUnit1(skip))
 
     def _double(self, x):
@@ -133,7 +138,8 @@ def _exportable(model, grid):
     timm = model.encoder.model
     if grid is None: _open_rope(getattr(timm, 'rope', None))
     else:
-        with torch.no_grad(): place = timm._pos_embed(torch.zeros(1,*grid,model.encoder.dim))
+        with torch.no_grad():
+            place = timm._pos_embed(model.mean.new_zeros(1, *grid, model.encoder.dim))
         def stored(x): return place
         timm._pos_embed = stored
     return model

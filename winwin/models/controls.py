@@ -251,7 +251,8 @@ def _some_heads(old, new, heads, n):
     heads = [heads] if isinstance(heads, int) else list(heads)
     if bad := [h for h in heads if not -n<=h<n]:
         raise ValueError(f'heads {bad} do not exist: there are {n}, from 0')
-    out[heads] = torch.as_tensor(new, dtype=torch.float32)
+    new = torch.as_tensor(new, dtype=torch.float32, device=out.device).detach().expand(len(heads))
+    for head,tau in zip(heads, new): out[head] = tau
     return out
 
 # %% ../../nbs/models/07_controls.ipynb #2dba1284

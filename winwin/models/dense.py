@@ -37,8 +37,8 @@ class WindowModel(nn.Module):
             self.register_buffer(k, torch.tensor(v).view(-1,1,1), persistent=False)
 
     def normalise(self, img:Tensor)->Tensor:
-        "Images in [0,1] as the encoder expects them"
-        return (img-self.mean)/self.std
+        "Images in [0,1] as the encoder expects them, in the precision of the model"
+        return ((img-self.mean)/self.std).to(self.mean.dtype)
 
     def group_matcher(self, coarse:bool=False)->dict:
         "Parameter names by depth, for timm's layer-wise learning rates"
@@ -68,7 +68,7 @@ class DenseModel(WindowModel):
     )->list[Tensor]: # One (B,num_outputs,h*P,w*P) per window
         "One map per window"
         x = self.encoder.forward_intermediates(self.normalise(img), windows, self.hooks)
-        if windows is None: windows = Windows.full(self.encoder.grid(img))
+        if windows is None: windows = Windows.full(self.encoder.grid(img), device=img.device)
         return self.head(x, windows)
 
 # %% ../../nbs/models/06_dense.ipynb #a7f56abf
@@ -98,7 +98,8 @@ class FlowModel(WindowModel):
     )->list[Tensor]|tuple[list[Tensor],Tensor]: # (B,outputs,h*P,w*P) per window; (B,heads,N1,N2)
         "Flow of every window of the first frame, and the logits of block `match`"
         grid = self.encoder.grid(img1)
-        w1,w2 = (Windows.full(grid) if w is None else w for w in (windows1,windows2))
+        full = Windows.full(grid, device=img1.device)
+        w1,w2 = (full if w is None else w for w in (windows1,windows2))
         early = [h for h in self.hooks if h<self.encoder.depth]
         late = [h-self.encoder.depth for h in self.hooks if h>=self.encoder.depth]
         first,last = self.encode(img1, img2, windows1, windows2,
@@ -213,7 +214,7 @@ class CompletionModel(WindowModel):
     )->list[Tensor]: # One map (B,3,H*P,W*P): the first frame, patches with mean 0 and variance 1
         "Complete the first frame"
         grid = self.encoder.grid(img1)
-        full = Windows.full(grid)
+        full = Windows.full(grid, device=img1.device)
         x,y = (self.decoder.embed(self.encoder(self.normalise(o), w))
                for o,w in ((img1,windows1),(img2,windows2)))
         at = windows1.to(x.device).index().expand(len(x), -1)[...,None].expand_as(x)

@@ -94,7 +94,8 @@ def rotate_back(
     table:Tensor, # From `rope_table`, (B,N,D/2,2)
 )->Tensor: # (B,N,heads,D)
     "Undo the rotation of `table`"
-    return rotate_pairs(x.contiguous(), (table*table.new_tensor([1,-1]))[:,:,None])
+    cos,sin = table.unbind(-1)
+    return rotate_pairs(x.contiguous(), torch.stack([cos,-sin], -1)[:,:,None])
 
 # %% ../../nbs/models/01_layers.ipynb #29337130
 def gelu(
@@ -184,7 +185,7 @@ def attend_locally(
     if windows.extra is not None:
         raise ValueError('isolated extra tokens have no tile to attend in; use local_window=None '
                          'or extra=0')
-    pos = Windows.full((k,k)).to(x.device).positions() if rotate else None
+    pos = Windows.full((k,k), device=x.device).positions() if rotate else None
     maps = [from_tiles(attn(to_tiles(m, k), pos), m.shape[1:3], k) for m in windows.split(x)]
     return torch.cat([m.flatten(1,2) for m in maps], 1)
 

@@ -150,15 +150,17 @@ def resample_patch_embed(
         raise ValueError(f'patches of {old} cannot become {patch_size}; both need 2 pixels')
     if patch_size<old: matrix = _enlarge(patch_size, old).T       # (new,old)
     else: matrix = torch.linalg.pinv(_enlarge(old, patch_size)).T # (new,old)
-    return (matrix @ weight.double() @ matrix.T).to(weight)
+    return (matrix @ weight.cpu().double() @ matrix.T).to(weight.dtype).to(weight.device)
 
 def _enlarge(n, m):
     "Matrix (m,n) of linear interpolation from `n` pixels to `m`"
-    at = (torch.arange(m, dtype=torch.float64)+.5)*n/m - .5 # pixel centres of the larger patch
+    cpu = torch.device('cpu')
+    at = torch.arange(m, dtype=torch.float64, device=cpu)
+    at = (at+.5)*n/m - .5 # pixel centres of the larger patch
     low = at.floor().clamp(0, n-2).long()
     t = at-low
-    rows = torch.arange(m)
-    out = torch.zeros(m, n, dtype=torch.float64)
+    rows = torch.arange(m, device=cpu)
+    out = torch.zeros(m, n, dtype=torch.float64, device=cpu)
     out[rows,low] = 1-t
     out[rows,low+1] = t
     return out

@@ -31,7 +31,7 @@ class Encoder(nn.Module):
     def place(self, img:Tensor, windows:Windows|None=None)->Windows:
         "Where the tokens lie: `windows` on the device of `img`; none = the whole image"
         grid = self.grid(img)
-        if windows is None: return Windows.full(grid).to(img.device)
+        if windows is None: return Windows.full(grid, device=img.device)
         return check_windows(windows, img, grid)
 
     def forward(self,

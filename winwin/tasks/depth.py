@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 import torch
 from torch import Tensor
-from ..machine import patch
+from ..machine import in_float64, patch
 from ..windows.layout import Windows
 from .task import Metrics, Task, window_pairs
 
@@ -119,7 +119,7 @@ class DepthMetrics(Metrics):
                              f'max_depth, in metres')
         self.reset()
 
-    def zeros(self)->Tensor: return torch.zeros(10, dtype=torch.float64)
+    def zeros(self)->Tensor: return torch.zeros(10, dtype=torch.float64, device='cpu')
     def scores(self, sums:Tensor)->dict[str,float]: # NaN if no image has a valid pixel
         values = sums[1:]/sums[0] if self.average=='image' else _depth_scores(sums)
         return dict(zip(DEPTH_SCORES, values.tolist()))
@@ -162,8 +162,8 @@ def _metres(pred, depth, valid=None):
     if valid is not None and (valid.shape!=depth.shape or valid.dtype!=torch.bool):
         raise ValueError(f'valid {tuple(valid.shape)} of {valid.dtype}; '
                          f'give bool, shaped like depth {tuple(depth.shape)}')
-    t = t.to(p.device).double()
-    p = p.detach().double()
+    p = in_float64(p.detach())
+    t = in_float64(t).to(p.device)
     ok = t.isfinite() & (t>0)
     return p,t,ok if valid is None else ok & valid.to(p.device).reshape(t.shape)
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 import torch, torch.nn.functional as F
 from torch import Tensor
-from ..machine import patch
+from ..machine import in_float64, patch
 from ..windows.layout import Windows, crop_windows
 from ..windows.canvas import cell_places, refine_windows, square_offsets
 from ..data.pictures import check_flow, full_precision, mark_unknown
@@ -299,7 +299,7 @@ class FlowMetrics(Metrics):
 
     def zeros(self)->Tensor:
         shape = (17,) if self.average=='set' else (2,len(FLOW_SCORES))
-        return torch.zeros(shape, dtype=torch.float64)
+        return torch.zeros(shape, dtype=torch.float64, device='cpu')
 
     def scores(self, sums:Tensor)->dict[str,float]: # Pixels or percent; NaN for an empty group
         values = _flow_scores(sums) if self.average=='set' else sums[1]/sums[0]
@@ -315,12 +315,13 @@ def update(self:FlowMetrics,
 ):
     "Add some images"
     _check_pair(pred, flow, valid, visible, self.fine)
-    target = mark_unknown(flow.double(), valid, self.max_flow).to(pred.device)
-    error,speed,longest,ok = _compare(pred.detach().double(), target, self.fine)
+    p = in_float64(pred.detach())
+    target = mark_unknown(in_float64(flow), valid, self.max_flow).to(p.device)
+    error,speed,longest,ok = _compare(p, target, self.fine)
     if not error.isfinite().all():
         raise ValueError('a prediction is NaN or infinite where flow is valid; look for the '
                          'layer that made it')
-    visible = None if visible is None else visible.to(pred.device)
+    visible = None if visible is None else visible.to(p.device)
     sums = _flow_sums(error, speed, longest, ok, visible)
     if self.average=='image':
         scores = _flow_scores(sums)

@@ -41,16 +41,27 @@ def seg_loss(
 def _sum_and_weight(m, t, ignore, weight, label_smoothing):
     "Cross-entropy of a map (B,C,h,w), summed over valid pixels, and the sum of their weights"
     C = m.shape[1]
+    free = t.device.type!='cpu' or torch.compiler.is_compiling() # asking for a value would wait
+    if not free: _check_labels(t, C, ignore)
     valid = t!=ignore
-    bad = t[valid & ((t<0) | (t>=C))]
-    if bad.numel():
-        raise ValueError(f'label {bad[0].item()} is none of the {C} classes 0..{C-1} nor '
-                         f'ignore={ignore}; map unused labels to {ignore} or give the head more '
-                         f'outputs')
-    weight = None if weight is None else weight.to(m)
+    wrong = _wrong_labels(t, C, ignore) if free else None
+    if free: t = torch.where(wrong, ignore, t)
+    weight = None if weight is None else weight.to(m.device, m.dtype, non_blocking=True)
     loss = F.cross_entropy(m, t, weight, ignore_index=ignore, label_smoothing=label_smoothing,
                            reduction='sum')
-    return loss,valid.sum() if weight is None else weight[t[valid]].sum()
+    if free: loss = torch.where(wrong.any(), torch.nan, loss)
+    return loss,valid.sum() if weight is None else (weight[t.clamp(0, C-1)]*valid).sum()
+
+# %% ../../nbs/tasks/01_segmentation.ipynb #4fb02bae
+def _wrong_labels(t, C, ignore): return (t!=ignore) & ((t<0) | (t>=C))
+
+def _check_labels(t, C, ignore):
+    "Raise an error if a label is neither one of the `C` classes nor `ignore`"
+    wrong = _wrong_labels(t, C, ignore)
+    if wrong.any():
+        raise ValueError(f'label {t[wrong][0].item()} is none of the {C} classes 0..{C-1} nor '
+                         f'ignore={ignore}; map unused labels to {ignore} or give the head more '
+                         f'outputs')
 
 # %% ../../nbs/tasks/01_segmentation.ipynb #72bf2acf
 class SegMetrics(Metrics):
@@ -69,7 +80,7 @@ class SegMetrics(Metrics):
         self.reset()
 
     def zeros(self)->Tensor:
-        return torch.zeros(self.num_classes, self.num_classes, dtype=torch.long)
+        return torch.zeros(self.num_classes, self.num_classes, dtype=torch.long, device='cpu')
 
     @property
     def confusion(self)->Tensor:
@@ -218,9 +229,10 @@ def richest_windows(
 )->Windows: # For every image, one of its layouts
     "The layout whose tokens are worth most, image by image"
     tokens = F.avg_pool2d(worth[:,None], patch)[:,0].flatten(1) # (B,H*W)
+    drawn = [w.to(tokens.device) for w in drawn]
     scores = torch.stack([tokens.gather(1, w.index()).sum(1) for w in drawn]) # (layouts,B)
     best = scores.argmax(0)
-    rows = torch.arange(len(best))
+    rows = torch.arange(len(best), device=best.device)
     first = drawn[0]
     extra = None if first.extra is None else torch.stack([w.extra for w in drawn])[best,rows]
     return Windows(torch.stack([w.yx for w in drawn])[best,rows], first.sizes, first.grid, extra)
@@ -230,12 +242,13 @@ def richest_windows(
 def choose(self:SegTask, batch:dict[str,Tensor], scheme:Scheme, patch:int,
            generator:torch.Generator|None=None)->dict:
     "Draw windows for a batch, the best of `layouts` layouts"
+    _check_labels(batch['labels'], len(self.classes), self.ignore)
     if self.layouts<2 or scheme.kind!='windows':
         return Task.choose(self, batch, scheme, patch, generator)
     labels = batch['labels']
     grid = labels.shape[-2]//patch,labels.shape[-1]//patch
     drawn = [scheme.draw(grid, len(labels), generator) for _ in range(self.layouts)]
-    table = torch.zeros(256) # worth of a pixel by its label
-    table[:len(self.classes)] = torch.tensor(self.weight or [1.]*len(self.classes))
+    weights = self.weight or [1.]*len(self.classes)
+    table = torch.tensor([*weights,*[0.]*(256-len(weights))], device=labels.device) # by label
     table[self.ignore] = 0
     return batch | dict(windows=richest_windows(drawn, table[labels.long()], patch))

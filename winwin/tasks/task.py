@@ -14,7 +14,7 @@ import torch, torch.distributed as dist, torch.nn as nn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm.auto import tqdm
-from ..machine import evaluating, ignore_stop_signals, patch
+from ..machine import evaluating, ignore_stop_signals, in_float64, patch
 from ..windows.layout import Windows, crop_windows
 from ..windows.schemes import Scheme
 from ..windows.tokens import pad_to_patches, unpad
@@ -172,10 +172,11 @@ class MeanMetrics(Metrics):
 
     def update(self, x:Tensor):
         "Add the numbers of some images (B,)"
-        count = torch.tensor(float(len(x)), dtype=torch.float64)
-        self.sums += torch.stack([x.detach().double().sum().cpu(), count])
+        self.sums[0] += in_float64(x.detach()).sum().cpu()
+        self.sums[1] += len(x)
 
-    def zeros(self)->Tensor: return torch.zeros(2, dtype=torch.float64) # sum, images
+    def zeros(self)->Tensor: # sum, images
+        return torch.zeros(2, dtype=torch.float64, device='cpu')
     def scores(self, sums:Tensor)->dict[str,float]:
         total,n = sums.tolist()
         return {self.name: total/n if n else float('nan')}

@@ -247,7 +247,7 @@ def _trunk(model):
     "The part of a model that has its attention layers, as a function"
     if not isinstance(model, DenseModel): return model
     run = model.encoder.forward_intermediates
-    return lambda img,windows=None: run((img-model.mean)/model.std, windows, model.hooks)
+    return lambda img,windows=None: run(model.normalise(img), windows, model.hooks)
 
 def _check_match(per, kind, by, bounds):
     "Raise an error for arguments that do not fit together"

@@ -53,7 +53,7 @@ def _measure(model, score, tau, kind, done, path):
     "Add the scores at a temperature to `done` and to the file, unless they are there"
     if tau in done: return
     set_temperature(model, tau, kind)
-    with torch.no_grad(): done[tau] = torch.as_tensor(score(model)).double().reshape(-1).tolist()
+    with torch.no_grad(): done[tau] = torch.as_tensor(score(model)).reshape(-1).tolist()
     if path is None: return
     text = json.dumps(dict(kind=kind, scores=sorted(done.items())))
     replace_file(Path(path), lambda to: to.write_text(text, encoding='utf-8'))

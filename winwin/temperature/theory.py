@@ -54,9 +54,10 @@ def constant_self_probability(
     return math.exp(height)/total
 
 def _profile(windows, head_dim, base):
-    "g(d) for d = 0, 1, ... in float64"
+    "g(d) for d = 0, 1, ... in float64; in float32 on Apple's GPUs, which have no more"
     n = head_dim//4
-    freq = base**(-torch.arange(n, device=windows.device, dtype=torch.float64)/n)
+    dtype = torch.float32 if windows.device.type=='mps' else torch.float64
+    freq = base**(-torch.arange(n, device=windows.device, dtype=dtype)/n)
     return (torch.arange(max(windows.grid), device=windows.device)[:,None]*freq).cos().mean(1)
 
 # %% ../../nbs/temperature/00_theory.ipynb #0ed82762
@@ -121,7 +122,8 @@ def show_discrepancy(
     at = windows.index()[0,token].item()
     H,W = windows.grid
     some = torch.full((H*W,), torch.nan, dtype=torch.float64)
-    some[windows.index()[0].cpu()] = constant_attention(windows, token, **setting)[0].cpu()
+    seen = constant_attention(windows, token, **setting)[0].cpu().double()
+    some[windows.index()[0].cpu()] = seen
     full = Windows.full((H,W))
     maps = [some, *(constant_attention(full, at, tau=t, **setting)[0] for t in (1.,tau))]
     return _draw_discrepancy(windows, at, maps, tau)

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 import torch, torch.nn as nn
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
 from timm.utils import ModelEmaV3
@@ -49,6 +50,7 @@ class TrainConfig:
     ema:float|None=None           # Decay of an average of the weights, such as .999; none = off
     size:tuple[int,int]|None=None # Resize images to pixels (H,W); none = as they are
     precision:str='auto'          # 'no', 'bf16', 'fp16'; auto = bf16 if the GPU has it, no on CPUs
+    compile:bool=False            # Compile model and loss with torch.compile, once per layout
     seed:int=0                    # Of order, augmentation and windows
     workers:int=0                 # Processes that load data
     log_every:int=10              # Steps between lines of the log
@@ -124,6 +126,8 @@ class TrainRun:
         self.patch = model.patch_size
         self.accelerator = _accelerator(config)
         self.step = 0
+        self.asked = lambda: None # returns the signal that asked to stop, or none
+        self.stop = False         # whether it reached any process
         self.scores = None # of the last evaluation
         self.best = None   # of the best one
         self._prepare_data(data, transform)
@@ -169,10 +173,12 @@ def _prepare_model(self:TrainRun, model):
     "Move the model to its device, make optimiser, schedule and average"
     cfg = self.config
     self.raw = model.to(self.accelerator.device)
+    # before `prepare`, which changes the model: the average stays a plain one
+    self.ema = None if cfg.ema is None else ModelEmaV3(model, cfg.ema, use_warmup=True)
     optimizer = make_optimizer(model, cfg)
     self.schedule = make_schedule(optimizer, cfg)
     self.model,self.opt = self.accelerator.prepare(model, optimizer)
-    self.ema = None if cfg.ema is None else ModelEmaV3(model, cfg.ema, use_warmup=True)
+    self.judge = torch.compile(self.task.judge) if cfg.compile else self.task.judge
 
 @patch_property
 def final(self:TrainRun)->nn.Module:
@@ -180,11 +186,16 @@ def final(self:TrainRun)->nn.Module:
     return self.raw if self.ema is None else self.ema.module
 
 def _accelerator(config):
-    "The accelerator for the precision of a configuration"
-    cuda = torch.cuda.is_available()
-    # bf16 crashes on some CPUs
-    auto = ('bf16' if torch.cuda.is_bf16_supported() else 'fp16') if cuda else 'no'
-    return Accelerator(mixed_precision=auto if config.precision=='auto' else config.precision)
+    "The accelerator for the precision of a configuration; that of an earlier run is replaced"
+    precision = _best_precision() if config.precision=='auto' else config.precision
+    if AcceleratorState._shared_state.get('_mixed_precision', precision)!=precision:
+        AcceleratorState._reset_state() # accelerate keeps one precision per process
+    return Accelerator(mixed_precision=precision)
+
+def _best_precision():
+    "Precision that this machine is fast at; bf16 crashes on some CPUs, older GPUs only emulate it"
+    if not torch.cuda.is_available(): return 'no'
+    return 'bf16' if torch.cuda.is_bf16_supported(including_emulation=False) else 'fp16'
 
 # %% ../../nbs/training/03_loop.ipynb #752fc3a9
 @patch
@@ -254,45 +265,61 @@ def train_step(
     torch.manual_seed(derive_seed(cfg.seed, 2, run.step, acc.process_index)) # stochastic layers
     run.schedule.step_update(run.step)
     run.opt.zero_grad()
-    total = 0.
-    for micro in range(cfg.accumulate):
-        batch = next(source)
-        last = micro+1==cfg.accumulate
-        with nullcontext() if last else acc.no_sync(run.model):
-            total += _backward(run, batch)/cfg.accumulate
+    batches = [next(source) for _ in range(cfg.accumulate)]
+    losses = []
+    for i,batch in enumerate(batches):
+        last = i+1==cfg.accumulate
+        with nullcontext() if last else acc.no_sync(run.model): losses.append(_backward(run, batch))
     norm = acc.clip_grad_norm_(run.model.parameters(), math.inf if cfg.clip is None else cfg.clip)
-    if acc.scaler is None and not norm.isfinite(): raise _not_finite(run, batch, norm, 'gradient')
+    loss,norm = _numbers(run, batches, losses, norm)
     run.opt.step()
     run.step += 1
     if run.ema: run.ema.update(run.raw, run.step)
     lr = max(o['lr'] for o in run.opt.param_groups)
-    return dict(loss=total, lr=lr, grad_norm=float(norm), tokens=batch['windows'].num_tokens)
+    return dict(loss=loss, lr=lr, grad_norm=norm, tokens=batches[0]['windows'].num_tokens)
 
 # %% ../../nbs/training/03_loop.ipynb #e8d240df
 def _backward(run, batch):
-    "Add the gradient of one batch; returns its loss, the mean over processes"
+    "Add the gradient of one batch; returns its loss, which stays on the device"
     acc = run.accelerator
-    there = {k: v.to(acc.device, non_blocking=True) if torch.is_tensor(v) else v
-             for k,v in batch.items()}
-    loss = run.task.judge(run.model, there, run.patch)
-    losses = acc.gather(loss.detach().reshape(1))
-    if not losses.isfinite().all(): raise _not_finite(run, batch, loss)
+    there = {k: v.to(acc.device, non_blocking=True) for k,v in batch.items()}
+    loss = run.judge(run.model, there, run.patch)
     acc.backward(loss/run.config.accumulate)
-    return losses.mean().item()
+    return loss.detach()
+
+def _numbers(run, batches, losses, norm):
+    "Mean loss over batches and processes, and norm of the gradient; raises if one is not finite"
+    acc = run.accelerator
+    asked = losses[0].new_full((), float(run.asked() is not None))
+    mine = torch.stack([*losses,norm.to(asked),asked])
+    every = acc.gather(mine[None]).tolist() # the only wait of a step; one row per process
+    run.stop = any(row[-1] for row in every)
+    own = every[acc.process_index][:-2]
+    found = [loss for row in every for loss in row[:-2]]
+    if not all(map(math.isfinite, found)): raise _not_finite(run, batches, own)
+    norm = every[0][-2]
+    if not math.isfinite(norm) and acc.scaler is None: # fp16 skips such steps by itself
+        raise _not_finite(run, batches, own, norm)
+    return sum(found)/len(found),norm
 
 # %% ../../nbs/training/03_loop.ipynb #0a601a0c
-def _not_finite(run, batch, loss, what='loss'):
+def _not_finite(run, batches, losses, norm=0.):
     "Save the batch for inspection; returns the error to raise"
+    bad = [i for i,loss in enumerate(losses) if not math.isfinite(loss)]
+    batch = batches[bad[0] if bad else -1]
+    loss = losses[bad[0] if bad else -1]
     where = ''
     if run.out is not None:
         folder = run.out/f'not-finite-step{run.step}-process{run.accelerator.process_index}'
         _save_batch(run, batch, loss, folder)
         where = f'; images, targets and windows are in {folder}'
-    who = '' if not loss.isfinite() else ', and that of another process is not finite'
+    what = f'the loss of step {run.step} is {loss}'
+    if not math.isfinite(norm): what += f' and the norm of its gradient {norm}'
+    elif not bad: what += ', and that of another process is not finite'
     return FloatingPointError(
-        f'the {what} of step {run.step} is {loss.item()}{who}, images {batch["index"].tolist()} of '
-        f'the training set{where}. Usual causes: a learning rate that is too large, targets that '
-        f'are not finite, fp16 where bf16 would do')
+        f'{what}, images {batch["index"].tolist()} of the training set{where}. Usual causes: '
+        f'a learning rate that is too large, targets that are not finite, fp16 where bf16 would do')
+
 
 def _save_batch(run, batch, loss, folder):
     "Write the maps and windows of a batch, and a report"
@@ -303,26 +330,23 @@ def _save_batch(run, batch, loss, folder):
                for k in ('windows','windows2') if k in batch}
     write_tensors(folder/'batch.safetensors', maps|corners)
     weights = [n for n,p in run.raw.named_parameters() if not p.isfinite().all()]
-    report = dict(step=run.step, loss=str(loss.item()), indices=batch['index'].tolist(),
+    report = dict(step=run.step, loss=str(loss), indices=batch['index'].tolist(),
                   sizes=windows.sizes, grid=windows.grid, yx=windows.yx.tolist(),
                   weights_not_finite=weights)
     (folder/'report.json').write_text(json.dumps(report, indent=1), encoding='utf-8')
 
 # %% ../../nbs/training/03_loop.ipynb #d8bf49ac
-def _all_steps(run, valid, log, asked):
-    "Do the steps that are left; `asked` returns the signal that asked to stop, or none"
+def _all_steps(run, valid, log):
+    "Do the steps that are left"
     cfg = run.config
-    acc = run.accelerator
     source = run.batches()
     while run.step<cfg.steps:
         log.step(train_step(run, source))
         last = run.step==cfg.steps
         due = last or (cfg.eval_every and run.step%cfg.eval_every==0)
         if valid is not None and due: _score(run, valid, log)
-        request = torch.tensor(float(asked() is not None), device=acc.device)
-        stop = acc.reduce(request).item()>0
-        if last or stop or run.step%cfg.save_every==0: run.save()
-        if stop and not last: raise KeyboardInterrupt(f'stopped after step {run.step}')
+        if last or run.stop or run.step%cfg.save_every==0: run.save()
+        if run.stop and not last: raise KeyboardInterrupt(f'stopped after step {run.step}')
 
 def _score(run, valid, log):
     "Evaluate, and keep the model if it is the best so far"
@@ -373,8 +397,8 @@ def _train(run, valid, progress, watch):
     log = RunLog(run, progress, on_line)
     run.model.train()
     try:
-        with _gentle_stop() as asked, torch.random.fork_rng(devices=[]):
-            _all_steps(run, valid, log, asked)
+        with _gentle_stop() as run.asked, torch.random.fork_rng(devices=[]):
+            _all_steps(run, valid, log)
     finally: log.close()
     run.accelerator.wait_for_everyone()
     run.accelerator.unwrap_model(run.model, keep_fp32_wrapper=False)
@@ -427,8 +451,9 @@ def resume(
         raise FileNotFoundError(f'{out} holds no checkpoint to resume from; fit starts a run')
     with _alone_in(out):
         model,state,saved = _read_checkpoint(out/'last')
-        config = config or read_config(saved['train'])
-        run = TrainRun(model, data, config, task, transform, out, extra)
+        old = read_config(saved['train'])
+        saved['train'] = asdict(old) # with the settings that have been added since it was written
+        run = TrainRun(model, data, config or old, task, transform, out, extra)
         if lines := config_differences(saved, run.settings):
             raise ValueError('\n  '.join([f'{out} was trained differently:', *lines]) +
                              '\nUse the same settings, or another folder')
@@ -437,7 +462,7 @@ def resume(
             raise ValueError(f'{out/"last"} cannot be resumed: {error!r}') from error
         return _train(run, valid, progress, watch)
 
-# %% ../../nbs/training/03_loop.ipynb #adae9ead
+# %% ../../nbs/training/03_loop.ipynb #8d8eb9a2
 def _read_checkpoint(last):
     "Model, state and settings of a checkpoint; an error names the folder if they do not fit"
     model = load_model(last)

@@ -68,8 +68,8 @@ def sample_at(
 )->Tensor: # (B,C,h,w)
     "Values of maps at fractional places; zero outside"
     H,W = x.shape[-2:]
-    size = at.new_tensor([W,H]).view(1, 2, 1, 1)
-    return F.grid_sample(x, ((2*at+1)/size-1).permute(0,2,3,1), align_corners=False)
+    place = torch.stack([(2*at[:,0]+1)/W-1, (2*at[:,1]+1)/H-1], -1) # (B,h,w,2)
+    return F.grid_sample(x, place, align_corners=False)
 
 def warp_window(
     x:Tensor,                # Maps (B,C,H,W) of the second frame

@@ -9,6 +9,7 @@ __all__ = ['Windows', 'tokens_of', 'brief', 'as_size', 'as_sizes', 'window_mask'
 # %% ../../nbs/windows/00_layout.ipynb #11fab520
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 import torch
 from torch import Tensor
 from torch.utils import _pytree
@@ -31,10 +32,11 @@ class Windows:
                 f'# {self.num_tokens} tokens')
 
     @classmethod
-    def full(cls, grid:tuple[int,int], batch:int=1)->'Windows':
+    def full(cls, grid:tuple[int,int], batch:int=1, device='cpu')->'Windows':
         "The whole image as one window, for each of `batch` images"
         H,W = as_size(grid, 'grid')
-        return cls.unchecked(torch.zeros(batch,1,2,dtype=torch.long), ((H,W),), (H,W))
+        corner = torch.zeros(batch, 1, 2, dtype=torch.long, device=device)
+        return cls.unchecked(corner, ((H,W),), (H,W))
 
     @classmethod
     def unchecked(cls, yx:Tensor, sizes:tuple, grid:tuple[int,int], extra:Tensor|None=None):
@@ -86,20 +88,18 @@ def index(self:Windows)->Tensor: # (B,N)
     return ids if self.extra is None else torch.cat([ids,self.extra], 1)
 
 def _flat_ids(yx, sizes, grid):
-    "Flat ids (B,N) of the windows' tokens, without a loop over windows"
+    "Flat ids (B,N) of the windows' tokens; sizes stay on the host, so a GPU is not waited for"
     W = grid[1]
-    if len(set(sizes))==1:
-        h,w = sizes[0]
-        token = torch.arange(tokens_of(sizes), device=yx.device)
-        rank = token%(h*w) # place of each token in its window
-        window = token//(h*w)
-    else:
-        hw = torch.tensor(sizes, device=yx.device)
-        rank = torch.cat([torch.arange(h*w, device=yx.device) for h,w in sizes])
-        window = torch.arange(len(sizes), device=yx.device)
-        window = window.repeat_interleave(hw.prod(1), output_size=len(rank))
-        w = hw[window,1]
-    return (yx[...,0]*W + yx[...,1])[:,window] + rank//w*W + rank%w
+    first = yx[...,0]*W + yx[...,1] # id of every corner (B,n)
+    parts = []
+    i = 0
+    for (h,w),same in groupby(sizes): # windows of one size, one after the other
+        n = len(list(same))
+        row,col = (torch.arange(side, device=yx.device) for side in (h,w))
+        inside = (row[:,None]*W + col).flatten() # (h*w,)
+        parts.append((first[:,i:i+n,None] + inside).flatten(1))
+        i += n
+    return parts[0] if len(parts)==1 else torch.cat(parts, 1)
 
 # %% ../../nbs/windows/00_layout.ipynb #5c87a28d
 @patch
@@ -162,7 +162,7 @@ def _check(self:Windows):
     sizes = as_sizes(self.sizes)
     _check_corners(self.yx, sizes, grid)
     if self.extra is not None: _check_extra(self.extra, self.batch, grid[0]*grid[1])
-    extra = None if self.extra is None else self.extra.long()
+    extra = None if self.extra is None else self.extra.long().to(self.device)
     for k,v in dict(yx=self.yx.long(), sizes=sizes, grid=grid, extra=extra).items():
         object.__setattr__(self, k, v)
     ids = self.index()
@@ -191,11 +191,18 @@ def split(self:Windows,
 # %% ../../nbs/windows/00_layout.ipynb #54c7cc5c
 @patch
 def to(self:Windows,
-    device:str|torch.device, # Any torch device
+    device:str|torch.device,  # Any torch device
+    non_blocking:bool=False,  # Do not wait for the copy; useful if they are pinned
 )->Windows:
     "The same windows on `device`"
-    extra = None if self.extra is None else self.extra.to(device)
-    return Windows.unchecked(self.yx.to(device), self.sizes, self.grid, extra)
+    def move(t): return None if t is None else t.to(device, non_blocking=non_blocking)
+    return Windows.unchecked(move(self.yx), self.sizes, self.grid, move(self.extra))
+
+@patch
+def pin_memory(self:Windows)->Windows:
+    "A copy in pinned memory, which a GPU fetches without a wait; a `DataLoader` calls it"
+    extra = None if self.extra is None else self.extra.pin_memory()
+    return Windows.unchecked(self.yx.pin_memory(), self.sizes, self.grid, extra)
 
 # %% ../../nbs/windows/00_layout.ipynb #e432072a
 def _flatten(w):
@@ -255,6 +262,8 @@ def crop_windows(
         raise ValueError(f'a tensor of shape {tuple(x.shape)} does not match {windows!r} with '
                          f'patch {patch}: it should hold {windows.batch} images of '
                          f'{H*patch}x{W*patch} pixels; see pad_to_patches')
+    if x.device.type!='cpu' or torch.compiler.is_compiling():
+        return _index_windows(x, windows.to(x.device), patch)
     corners = (windows.yx*patch).expand(len(x), -1, -1).tolist()
     def cut(image, i):
         "Pixels of window `i` of image `image`"
@@ -263,6 +272,18 @@ def crop_windows(
         return x[image,...,top:top+h*patch,left:left+w*patch]
     images = range(len(x))
     return [torch.stack([cut(image, i) for image in images]) for i in range(len(windows))]
+
+# %% ../../nbs/windows/00_layout.ipynb #8b89dc5c
+def _index_windows(x, windows, patch):
+    "The pixels of every window, by indices on the device of `x`"
+    image = torch.arange(len(x), device=x.device)
+    corners = windows.yx.expand(len(x), -1, -1)
+    def cut(i):
+        "Pixels of window `i`: of all its places (B,...,H-h+1,W-w+1,h*P,w*P) one per image"
+        h,w = windows.sizes[i]
+        places = x.unfold(-2, h*patch, patch).unfold(-2, w*patch, patch)
+        return places.movedim((-4,-3), (1,2))[image,corners[:,i,0],corners[:,i,1]]
+    return [cut(i) for i in range(len(windows))]
 
 # %% ../../nbs/windows/00_layout.ipynb #5dcf86f3
 def show_windows(

@@ -16,7 +16,7 @@ from .layout import Windows, as_size, as_sizes, brief, tokens_of, window_mask
 # %% ../../nbs/windows/01_sampling.ipynb #b23ed397
 def _overlapping(yx, sizes):
     "Which of the (m,n,2) corner sets have two windows that overlap (m,)"
-    i,j = torch.triu_indices(len(sizes), len(sizes), 1)
+    i,j = torch.triu_indices(len(sizes), len(sizes), 1, device=yx.device)
     end = yx+torch.tensor(sizes, device=yx.device)
     return ((yx[:,i]<end[:,j]) & (yx[:,j]<end[:,i])).all(-1).any(-1)
 
@@ -67,15 +67,16 @@ def _pack(grid, sizes):
     orders = [tuple(sorted(range(len(sizes)), key=rank.__getitem__, reverse=True))
               for rank in ranks]
     for order in dict.fromkeys(orders):
-        yx = torch.zeros(1, len(sizes), 2, dtype=torch.long)
-        free = {hw: torch.ones(grid[0]-hw[0]+1, grid[1]-hw[1]+1, dtype=torch.bool)
+        yx = torch.zeros(1, len(sizes), 2, dtype=torch.long, device='cpu')
+        free = {hw: torch.ones(grid[0]-hw[0]+1, grid[1]-hw[1]+1, dtype=torch.bool, device='cpu')
                 for hw in set(sizes)}
         for i in order:
             h,w = sizes[i]
             places = free[h,w]
             if not places.any(): break
             y,x = divmod(places.flatten().int().argmax().item(), places.shape[1])
-            yx[0,i] = torch.tensor([y,x])
+            yx[0,i,0] = y
+            yx[0,i,1] = x
             for (h2,w2),left in free.items(): # block corners that would overlap it
                 left[max(0, y-h2+1):y+h, max(0, x-w2+1):x+w] = False
         else: return yx
@@ -250,10 +251,11 @@ def distance_histogram(
     "How often two seen tokens lie a given distance apart"
     places = windows.positions().float()
     far = math.hypot(*windows.grid)
-    some = torch.linspace(0, places.shape[1]-1, min(queries, places.shape[1])).long()
+    some = torch.linspace(0, places.shape[1]-1, min(queries, places.shape[1]),
+                          device=places.device).long()
     counts = [torch.histc(torch.cdist(p[some], p), bins, 0, far) for p in places]
     total = torch.stack(counts).sum(0).cpu()
-    return torch.linspace(0, far, bins+1),total/total.sum()/(far/bins)
+    return torch.linspace(0, far, bins+1, device='cpu'),total/total.sum()/(far/bins)
 
 def seen_neighbours(
     windows:Windows, # Windows of one or more images

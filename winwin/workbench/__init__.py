@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .widgets import WINDOW_COLORS, lut_bytes, image_bytes, window_boxes, boxes_windows
     from .widgets import TokenCanvas, draw_canvas, LineChart, histogram_line, draw_chart
-    from .explorer import Latest, Download, CopyText, widget_row, text_table, Explorer
+    from .explorer import Latest, Download, CopyText, widget_row, text_table, Explorer, device_of
     from .explorer import ExampleScene, example_scene
     from .windows import window_facts, WindowExplorer
     from .guidance import GuidanceExplorer
@@ -21,8 +21,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'draw_canvas': 'widgets', 'LineChart': 'widgets', 'histogram_line': 'widgets',
     'draw_chart': 'widgets',
     'Latest': 'explorer', 'Download': 'explorer', 'CopyText': 'explorer', 'widget_row': 'explorer',
-    'text_table': 'explorer', 'Explorer': 'explorer', 'ExampleScene': 'explorer',
-    'example_scene': 'explorer',
+    'text_table': 'explorer', 'Explorer': 'explorer', 'device_of': 'explorer',
+    'ExampleScene': 'explorer', 'example_scene': 'explorer',
     'window_facts': 'windows', 'WindowExplorer': 'windows',
     'GuidanceExplorer': 'guidance',
     'AttentionExplorer': 'attention',

@@ -17,7 +17,7 @@ from ..attention.token_maps import curve_map, layer_rows, mosaic, tau_curve, tok
 from ..temperature.theory import log_ratio
 from .widgets import TokenCanvas, boxes_windows, draw_canvas, lut_bytes
 from .widgets import window_boxes
-from .explorer import Explorer, example_scene, text_table
+from .explorer import Explorer, device_of, example_scene, text_table
 
 # %% ../../nbs/workbench/05_attention.ipynb #c2f60555
 class _Choice(traitlets.HasTraits):
@@ -44,15 +44,15 @@ class AttentionExplorer(Explorer):
         head:int|None=None,      # Head; None = the mean
         tau:float|None=None,     # Temperature; None = the ratio of logarithms
         tokens:int=3600,         # Larger pictures are made smaller
-        device:str|None=None,    # Where to compute; None = where the model is
+        device=None,             # Where to compute; None = a GPU if there is one
         width:int=300,           # Pixels of a picture on the page
         memory:int=2**31,        # Bytes of queries and keys to keep, at most
     ):
         if model is None: model = bundled_model('flow' if isinstance(img, (tuple,list)) else 'seg')
-        super().__init__(device or next(model.parameters()).device.type)
+        super().__init__(device or device_of(model))
         if img is None: img = example_scene(model).frames
         self.maps = AttentionRecorder(model, img, windows, 0, tokens, memory)
-        if device is not None: self.maps.to(device)
+        self.maps.to(self.device.value)
         self._forget()
         self._make_controls(layer, head, tau, windows)
         self._make_canvases(width)

@@ -27,7 +27,7 @@ from ..temperature.search import Sweep, learn_temperature
 from ..temperature.comparison import FullLoss
 from .widgets import LineChart, TokenCanvas, draw_canvas, draw_chart, histogram_line
 from .widgets import lut_bytes
-from .explorer import Explorer, example_scene
+from .explorer import Explorer, device_of, example_scene
 
 # %% ../../nbs/workbench/06_temperature.ipynb #d290723b
 class _Taus(traitlets.HasTraits):
@@ -78,7 +78,7 @@ class TemperatureExplorer(Explorer):
         task:Task|None=None,    # What the model was trained for, with `data`; None = what fits
         images:int=4,           # Items of `data` to use
         tokens:int=3600,        # Larger pictures are made smaller
-        device:str|None=None,   # Where to compute; None = where the model is
+        device=None,            # Where to compute; None = a GPU if there is one
         width:int=300,          # Pixels of a picture on the page
         folder:str='',          # Where `store` writes to
     ):
@@ -86,10 +86,10 @@ class TemperatureExplorer(Explorer):
             data = img
             img = None
         if model is None: model = bundled_model('flow' if isinstance(img, (tuple,list)) else 'seg')
-        super().__init__(device or next(model.parameters()).device.type)
+        super().__init__(device or device_of(model))
         img,data,task = _sources(model, img, data, task)
         self.maps = AttentionRecorder(model, img, windows, 0, tokens)
-        if device is not None: self.maps.to(device)
+        self.maps.to(self.device.value)
         self.loss = None if data is None else FullLoss(data, task, images)
         self._forget()
         self._make_controls(folder)
