@@ -1,38 +1,72 @@
 "Signals, as terminals, clusters and scripts send them: a run saves and stops, a server leaves nothing behind."
 import json, os, signal, socket, subprocess, sys, time, urllib.request
 from pathlib import Path
-import pytest, torch
+import pytest
 from winwin.training.checkpoints import read_state
 from winwin.training.log import read_log
 from winwin.training.recipes import train_recipe
 from .conftest import limit, tiny
 
-def trains(out, cache, ignored=(), **over):
-    "Fork a process that trains in a session of its own; returns its number once it has made a step"
-    recipe = tiny(root=str(cache), steps=5000, save_every=5000, **over)
+# Forks processes that train, each in a session of its own: one import serves all cases, and a fork of the tests themselves would inherit threads
+STARTER = """
+import json, os, signal, sys
+import torch
+torch.set_num_threads(1)
+from attack.conftest import tiny
+from winwin.training.recipes import train_recipe
+for line in sys.stdin:
+    job = json.loads(line)
+    if 'wait' in job:
+        print(os.waitstatus_to_exitcode(os.waitpid(job['wait'], 0)[1]), flush=True)
+        continue
     pid = os.fork()
-    if pid==0: # a fork, because it need not import everything again
-        code = 1
-        try:
-            os.setsid()
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            for n in (signal.SIGINT,signal.SIGTERM,signal.SIGHUP): signal.signal(n, signal.SIG_DFL)
-            for n in ignored: signal.signal(n, signal.SIG_IGN)
-            torch.set_num_threads(1)
-            train_recipe(recipe, out, progress=False, score=False)
-        except KeyboardInterrupt: code = 130
-        finally: os._exit(code)
-    until(lambda: (out/'log.jsonl').exists() and read_log(out))
-    return pid
+    if pid:
+        print(pid, flush=True)
+        continue
+    os.setsid()
+    for n in (signal.SIGINT,signal.SIGTERM,signal.SIGHUP): signal.signal(n, signal.SIG_DFL)
+    for n in job['ignored']: signal.signal(n, signal.SIG_IGN)
+    try: train_recipe(tiny(**job['over']), job['out'], progress=False, score=False)
+    except KeyboardInterrupt: os._exit(130)
+    finally: os._exit(1)
+"""
+
+class Starter:
+    def __init__(self):
+        env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(Path(__file__).parents[1]))
+        self.process = subprocess.Popen([sys.executable, '-c', STARTER], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.begun = []
+
+    def ask(self, **job):
+        self.process.stdin.write(json.dumps(job)+'\n')
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def train(self, out, cache, ignored=(), **over):
+        "Number of a process that trains and has made a step"
+        pid = self.ask(out=str(out), ignored=list(ignored), over=dict(root=str(cache), steps=5000, save_every=5000, **over))
+        self.begun.append(pid)
+        until(lambda: (out/'log.jsonl').exists() and read_log(out))
+        return pid
+
+    def exit_code(self, pid):
+        with limit(60): return self.ask(wait=pid)
+
+@pytest.fixture(scope='module')
+def starter():
+    one = Starter()
+    yield one
+    for pid in one.begun:
+        try: os.killpg(pid, signal.SIGKILL)
+        except ProcessLookupError: pass
+    one.process.kill()
+    one.process.wait()
 
 def until(found, seconds=60):
     end = time.monotonic()+seconds
     while not found():
         assert time.monotonic()<end, 'nothing happened'
         time.sleep(.02)
-
-def exit_code(pid):
-    with limit(60): return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 def alive(group):
     "Whether a process of a group still runs"
@@ -50,20 +84,20 @@ CASES = {'SIGTERM to the group, with workers': ([signal.SIGTERM], dict(workers=1
          'SIGTERM under nohup, after a SIGHUP': ([signal.SIGHUP,signal.SIGTERM], {}, (signal.SIGHUP,))}
 
 @pytest.mark.parametrize('name', CASES)
-def test_a_run_saves_its_last_step_and_stops(name, cache, tmp_path, attack):
+def test_a_run_saves_its_last_step_and_stops(name, starter, cache, tmp_path, attack):
     signals,over,ignored = CASES[name]
-    pid = trains(tmp_path/'run', cache, ignored, **over)
+    pid = starter.train(tmp_path/'run', cache, ignored, **over)
     for n in signals: os.killpg(pid, n)
-    attack.case(f'{name}: stopped', exit_code(pid)==130)
+    attack.case(f'{name}: stopped', starter.exit_code(pid)==130)
     done = read_log(tmp_path/'run')[-1]['step']
     attack.case(f'{name}: saved', read_state(tmp_path/'run'/'last')['step']==done, done)
     attack.case(f'{name}: released', (tmp_path/'run'/'.lock').read_text()=='')
     until(lambda: not alive(pid), 20)
 
-def test_a_killed_run_is_taken_over(cache, tmp_path, attack, capfd):
-    pid = trains(tmp_path/'run', cache)
+def test_a_killed_run_is_taken_over(starter, cache, tmp_path, attack, capfd):
+    pid = starter.train(tmp_path/'run', cache)
     os.kill(pid, signal.SIGKILL)
-    exit_code(pid)
+    starter.exit_code(pid)
     attack.case('its name stays', json.loads((tmp_path/'run'/'.lock').read_text())['pid']==pid)
     train_recipe(tiny(root=str(cache), steps=2), tmp_path/'run', resume=True, progress=False, score=False)
     attack.case('taken over', f'was left by process {pid}' in capfd.readouterr().err)
