@@ -21,6 +21,7 @@ suppress_warnings = ['myst.header'] # a name is a level-3 heading wherever it st
 html_theme = 'furo'
 html_static_path = ['_static']
 html_css_files = ['custom.css']
+html_js_files = ['sidebar.js']
 html_logo = html_favicon = '_static/logo.svg'
 html_show_sourcelink = html_copy_source = html_show_sphinx = html_use_index = False
 html_domain_indices = False

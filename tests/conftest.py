@@ -1,5 +1,5 @@
 "The built site, served on loopback, and a Chromium page for tests marked `browser`."
-import os, shutil, subprocess, sys, threading
+import os, shutil, signal, subprocess, sys, threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -9,6 +9,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT/'tools'))
 BROWSERS = 'chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable'
 FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-background-networking', '--disable-component-update', '--no-first-run']
+
+# A job in the background of a script inherits an ignored Ctrl-C; tests of Ctrl-C, and the programs they start, need the usual one
+if signal.getsignal(signal.SIGINT)==signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def stale(site):
     "Whether a source of the site is newer than the site"

@@ -155,7 +155,7 @@ def test_bad_arguments(seg):
     class Bare(torch.utils.data.Dataset): # answers of no kind
         def __len__(self): return 1
         def __getitem__(self, i): return dict(image=IMG)
-    with pytest.raises(ValueError, match='needs a task'): TemperatureExplorer(seg, data=Bare())
+    with pytest.raises(ValueError, match="there is no 'labels'"): TemperatureExplorer(seg, data=Bare())
 
 # --- Temperature
 

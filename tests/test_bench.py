@@ -1,7 +1,7 @@
 "The measuring tools measure: order of calls, ratios, memory of a process of its own"
 import pytest, torch
 from winwin.machine import clock, pick_device
-from winwin.bench.harness import Bench, benches, compare, check_targets, list_benches, peak_memory, ratio, register, report_bench, run_bench
+from winwin.bench.harness import Bench, benches, compare, check_targets, list_benches, peak_memory, ratio, register_bench, report_bench, run_bench
 from winwin.bench.contests import RecipeStep, input_times, step_flops, train_whole_bench, vit_flops, write_streets
 from winwin.models.vit import ViT
 
@@ -27,7 +27,7 @@ def test_a_case_that_fails_says_why():
     with pytest.raises(RuntimeError, match='no case'): peak_memory('embed', 'no case')
 
 def test_a_new_benchmark_needs_no_other_code():
-    register(Bench('halves', 'a test', {'one': lambda d: lambda: torch.zeros(10), 'two': lambda d: lambda: torch.zeros(10)}, targets={'times faster than two': '>= 0'}))
+    register_bench(Bench('halves', 'a test', {'one': lambda d: lambda: torch.zeros(10), 'two': lambda d: lambda: torch.zeros(10)}, targets={'times faster than two': '>= 0'}))
     try: r = run_bench('halves', device='cpu', rounds=2, progress=False)
     finally: del benches['halves']
     assert r['targets'][0]['met'] and 'halves: a test (cpu)' in report_bench(r)
@@ -51,7 +51,7 @@ def test_a_case_that_runs_a_share_is_scaled(monkeypatch):
     x, asked = torch.randn(400, 400), []
     work = lambda n: lambda d: lambda: [x@x for _ in range(n)]
     monkeypatch.setattr(module, 'peak_memory', lambda name, case, device: asked.append(case) or dict(before=1., peak=3.))
-    register(Bench('shares', 'a test', {'whole': work(60), 'third': work(20), 'all': work(60)}, scale={'third': 3.}, memory=True))
+    register_bench(Bench('shares', 'a test', {'whole': work(60), 'third': work(20), 'all': work(60)}, scale={'third': 3.}, memory=True))
     try: r = run_bench('shares', device='cpu', rounds=9, progress=False)
     finally: del benches['shares']
     assert .6 < r['results']['times faster than third'] < 1.6 and .6 < r['seconds']['third']/r['seconds']['whole'] < 1.6
@@ -73,7 +73,7 @@ def test_long_names_keep_the_columns():
 def test_threads_of_a_benchmark():
     "A benchmark on one thread computes on one, and leaves the number as it was"
     seen, before = [], torch.get_num_threads()
-    register(Bench('alone', 'a test', {'one': lambda d: lambda: seen.append(torch.get_num_threads())}, threads=1))
+    register_bench(Bench('alone', 'a test', {'one': lambda d: lambda: seen.append(torch.get_num_threads())}, threads=1))
     try: run_bench('alone', device='cpu', rounds=1, progress=False)
     finally: del benches['alone']
     assert set(seen)=={1} and torch.get_num_threads()==before
@@ -82,7 +82,7 @@ SMALL = dict(model='winwin_seg_micro', size=(64,96), windows='2x3', batch_size=2
 
 def test_whole_step_from_files():
     "`train-whole` on small files: every row is a positive number, every target is measured, nothing is left behind"
-    b = register(train_whole_bench('small-whole', files=3, pixels=(96,128), steps=1, **SMALL))
+    b = register_bench(train_whole_bench('small-whole', files=3, pixels=(96,128), steps=1, **SMALL))
     try: r = run_bench('small-whole', device='cpu', rounds=1, progress=False)
     finally: del benches['small-whole']
     assert all(v>0 for v in r['results'].values())

@@ -7,7 +7,7 @@ from torchvision.transforms import v2
 from winwin.data import augment, benchmarks as datasets
 from winwin.data.folders import DepthFolder, SegFolder
 from winwin.data.benchmarks import BDD100K, NYUv2
-from winwin.data.augment import Augment, fit_to_patches, resize_item
+from winwin.data.augment import Augment, MapKind, fit_to_patches, resize_item
 from winwin.data.images import find_files, read_depth, read_image, read_labels
 from winwin.tasks.depth import DepthMetrics, depth_loss
 from winwin.windows.layout import Windows
@@ -375,7 +375,7 @@ def test_workers_draw_alike_from_one_seed_and_differ_between_items(seg):
 @pytest.mark.parametrize('size', [(720,1280),(1080,1920),(436,1024),(17,15)])
 def test_fit_to_patches(size):
     item = dict(image=torch.rand(3,*size), labels=torch.zeros(size, dtype=torch.uint8), depth=torch.ones(size), name='x')
-    fit = fit_to_patches(item, ignore=200)
+    fit = fit_to_patches(item, kinds=dict(labels=MapKind(200)))
     (h,w),new = size,fit['image'].shape[1:]
     assert all(n%16==0 and 0<=n-o<16 for n,o in zip(new, size)) and fit['name']=='x'
     for k in ('image','labels','depth'): assert torch.equal(fit[k][...,:h,:w], item[k])
@@ -462,8 +462,8 @@ def test_augment_refuses(kw):
     with pytest.raises(ValueError, match=next(iter(kw))): Augment(**kw)
 
 def test_maps_that_cannot_move_are_refused():
-    pair,odd = DrivingWorld((16,32), pair=True)[0],dict(image=torch.zeros(3,16,32), normals=torch.zeros(3,16,32))
+    pair,odd = DrivingWorld((16,32), pair=True)[0],dict(image=torch.zeros(3,16,32), height=torch.zeros(3,16,32))
     with pytest.raises(ValueError, match="'image2' is a map of unknown kind"): Augment()(pair)
     for f in (Augment(), fit_to_patches, lambda o: resize_item(o, (8,8))):
-        with pytest.raises(ValueError, match="'normals' is a map of unknown kind"): f(odd)
+        with pytest.raises(ValueError, match="'height' is a map of unknown kind"): f(odd)
         with pytest.raises(ValueError, match='labels is .8, 8., the image .16, 32.'): f(dict(image=torch.zeros(3,16,32), labels=torch.zeros(8,8)))

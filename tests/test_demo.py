@@ -7,9 +7,10 @@ from html.parser import HTMLParser
 import winwin.experiments.demo as D
 from winwin.experiments.demo import demos, fit_budget, get_demo, pick_threads, prediction_modes, render_scenes, run_demo, step_costs
 from winwin.experiments.html import HtmlPage, html_bar, html_drawing, html_picture, html_table
-from winwin.experiments.panels import FlowPanels
+from winwin.experiments.panels import Panels
+from winwin.tasks import task_class
 from winwin.data.pictures import ERROR_STEPS
-from winwin.inference.predictor import FlowPredictor, Predictor
+from winwin.inference.predictor import Predictor
 from winwin.models.dense import create_model
 from winwin.models.hub import bundled_model, load_model
 from winwin.training.recipes import change, recipe_data
@@ -147,10 +148,10 @@ def test_checkpoint_reads_the_sample_images(ran, tmp_path):
     task,out = ran
     world = recipe_data(change(tiny(task).recipe, root=str(out/'scenes')), 'valid')
     if task=='flow':
-        p = FlowPredictor(out/'run'/'best')
+        p = Predictor(out/'run'/'best')
         report = p.folder(out/'images', tmp_path, suffixes=('_a','_b'), progress=False)
         said = p(out/'images'/'scene-1_a.png', out/'images'/'scene-1_b.png')
-        assert torch.allclose(said.image2, world[0]['image2'], atol=1e-6)
+        assert torch.allclose(said.images[1], world[0]['image2'], atol=1e-6)
     else:
         p = Predictor(out/'run'/'best')
         assert p.task==task
@@ -169,7 +170,7 @@ def test_report_is_one_file_and_true(ran):
     images = [a for t,a in tags.all if t=='img']
     assert len(images)==(1+3*4+2*5+8 if task=='flow' else 6+2*4+8) and all(a['alt'] for a in images)
     assert all(a['aria-label'] for t,a in tags.all if t=='svg')
-    columns = demos[task].panels.columns
+    columns = task_class(task).columns
     for name,r in facts['predictions'].items():
         row = re.search(f'<tr><td>{name}</td>(.*?)</tr>', text)[1]
         want = [format(r['scores'][k], how) + ''.join(unit) for k,(_,how,*unit) in columns.items()]
@@ -204,21 +205,21 @@ def test_report_about_pairs(ran):
 def test_pictures_of_flow():
     task,item = make_task('flow'),LayeredFlow((40,64), 1, max_motion=10.)[0]
     item['valid'][:4] = False
-    x = FlowPanels(task).pictures(item, item['flow'][None]+torch.tensor([4.,0]).view(1,2,1,1))
+    x = Panels(task).pictures(item, item['flow'][None]+torch.tensor([4.,0]).view(1,2,1,1))
     assert {v.shape for v in x.values()}=={(40,64,3)} and (x['target'][:4]==0).all() and (x['prediction'][:4]!=0).any()
     assert len(np.unique(x['wrong'][4:].reshape(-1,3), axis=0))==1, 'all are off by 4 px'
     item['valid'][:] = False # nothing is known, nothing breaks
-    assert FlowPanels(task).pictures(item, item['flow'][None])['target'].max()==0
+    assert Panels(task).pictures(item, item['flow'][None])['target'].max()==0
 
 def test_colours_of_the_key_are_those_of_the_errors():
-    task,key = make_task('flow'),FlowPanels(make_task('flow')).key()
+    task,key = make_task('flow'),Panels(make_task('flow')).key()
     shades = [tuple(map(int, o)) for o in re.findall(r'rgb\((\d+),(\d+),(\d+)\)', key)]
     assert len(shades)==len(set(shades))==len(ERROR_STEPS)
     z = torch.zeros(2,8,len(ERROR_STEPS))
     off = z.clone()
     off[0] = torch.tensor(ERROR_STEPS)+.01
     item = dict(image=torch.zeros(3,*z.shape[1:]), image2=torch.zeros(3,*z.shape[1:]), flow=z)
-    assert [tuple(o) for o in FlowPanels(task).pictures(item, off[None])['wrong'][4]]==shades
+    assert [tuple(o) for o in Panels(task).pictures(item, off[None])['wrong'][4]]==shades
 
 def test_a_slow_machine_makes_fewer_steps(tmp_path, monkeypatch, no_memory):
     real = D.step_costs

@@ -259,6 +259,14 @@ ELSEWHERE = set('''FlowPairs KITTI Spring TartanAir load_image read_colours read
 def test_calls(kind, name):
     with stand_in(kind): CALLS[name](kind)
 
+HOST_ONLY = ('TimmEncoder','predict','Task','evaluate','match_temp','compare_temp','sweep','learn') # slow, or of which the loop below tries the parts
+DEFAULT = [k for k in CALLS if not any(k.startswith(o) for o in HOST_ONLY)]
+
+@pytest.mark.parametrize('name', DEFAULT)
+def test_calls_with_another_default_device(name):
+    "After `torch.set_default_device('cuda')` the same calls, with data that is on the CPU"
+    with stand_in('cuda'), torch.device('cuda'): CALLS[name]('cuda')
+
 def takes_tensors(x):
     "Whether a public function or class has tensors, windows or models among its arguments"
     members = [x] if inspect.isfunction(x) else [f for k,f in vars(x).items() if inspect.isfunction(f) and (k[0]!='_' or k in ('__init__','__call__'))]
@@ -333,3 +341,9 @@ def test_explorers_take_any_name_of_a_device():
         for name in (torch.device('cuda', 0), 'cuda:0', 'cuda'): assert Explorer(name).device.value=='cuda'
         assert Explorer(torch.device('cuda', 1)).device.options==('cuda','cpu','cuda:1')
         assert EXPLORERS['attention'](device='cpu').device.value=='cpu'
+
+@pytest.mark.parametrize('preset', ['driving-seg','flow-layered'])
+def test_a_run_with_another_default_device(preset):
+    with machine(), torch.device('cuda'):
+        result = train_recipe(recipe(preset, workers=0), progress=False)
+        assert result.scores

@@ -116,3 +116,8 @@ def test_command(tmp_path):
     with pytest.raises(SystemExit) as e:
         main(['export', str(tmp_path/'run'), '--format', 'torch', '--size', '32', '48', '-o', str(tmp_path/'m.pt2')])
     assert e.value.code==0 and Exported(tmp_path/'m.pt2').info['size']==[32,48]
+
+def test_an_old_torch_is_named():
+    from winwin.inference.export import _check_torch
+    for fine in ('2.8.0', '2.15.0+cu132', '3.0.0'): _check_torch(fine)
+    with pytest.raises(ImportError, match='export needs torch 2.8 or later, and this is 2.6.0'): _check_torch('2.6.0+cu124')

@@ -2,9 +2,11 @@
 import math, warnings, zipfile
 import numpy as np, pytest, torch, torch.nn as nn, torch.nn.functional as F
 from PIL import Image
-from winwin import FlowFolder, Predictor, create_model, flow_to_color, read_flow, save_model
-from winwin.tasks import flow_uncertainty
-from winwin.inference import FlowPrediction, FlowPredictor, flow_weights, predict_flow, submission_files, tile_offsets, write_submission
+from winwin import FlowFolder, Predictor, create_model, flow_to_color, predict, read_flow, save_model
+from winwin.tasks import FlowTask, flow_uncertainty
+from winwin.inference import submission_files, tile_offsets, tile_weights, write_submission
+
+def flow_predictor(model, *args, **kw): return Predictor(model, *args, task='flow', **kw)
 
 @pytest.fixture(scope='module')
 def model():
@@ -40,7 +42,7 @@ def test_full_is_the_models_own_pass(head, h, w):
     pad = lambda x: F.pad(x, (0,-w%8,0,-h%8), mode='replicate')
     want = m(pad(a), pad(b))[0][...,:h,:w]
     for rows in ('auto',None,1,2,100):
-        got = predict_flow(m, a, b, rows=rows)
+        got = predict(m, a, b, rows=rows)
         assert got.shape==(2,3,h,w) and not got.requires_grad and torch.allclose(got, want, atol=1e-5)
     assert m.training and 'predict' not in vars(m.head)
 
@@ -48,7 +50,7 @@ def test_rows_of_sintel_and_full_hd():
     "436 and 1080 rows: whole patches of 16 inside, every row of the frame in the answer"
     for h in (436, 1080):
         a,b = pair(h, 16)
-        got = predict_flow(Wide(), a, b)
+        got = predict(Wide(), a, b)
         assert got.shape==(1,3,h,16) and torch.equal(got[0,0], torch.arange(h).float()[:,None].expand(h,16))
 
 class Wide(nn.Module):
@@ -60,7 +62,7 @@ class Wide(nn.Module):
 
 def test_the_order_of_frames_counts(model):
     a,b = pair()
-    assert not torch.allclose(predict_flow(model, a, b), predict_flow(model, b, a), atol=1e-3)
+    assert not torch.allclose(predict(model, a, b), predict(model, b, a), atol=1e-3)
 
 # --- Tiles
 
@@ -69,19 +71,19 @@ def test_weights_by_hand():
     m[:,2] = torch.linspace(-8, 8, 40).view(2,4,5)
     for b,s in ((10.,5.), (15.,3.)):
         want = torch.tensor([math.exp(-2*b*(1/(1+math.exp(-c/s))-.5)) for c in m[:,2].flatten().tolist()]).view(2,1,4,5)
-        assert torch.allclose(flow_weights(m, b=b, s=s), want, rtol=1e-4)
-    assert flow_weights(m.half()).dtype==torch.float32
+        assert torch.allclose(FlowTask().tile_confidence(m, b, s), want, rtol=1e-4)
+    assert FlowTask().tile_confidence(m.half()).dtype==torch.float32
     four = torch.randn(2,4,4,5)
     want = (-20*((flow_uncertainty(four, 'mixture').log()/5).sigmoid()-.5)).exp()[:,None]
-    assert torch.allclose(flow_weights(four), want)
+    assert torch.allclose(FlowTask(kind='mixture').tile_confidence(four), want)
     for C in (2,5):
-        with pytest.raises(ValueError, match=f'not {C} channels'): flow_weights(torch.zeros(1,C,2,2))
-    with pytest.raises(ValueError, match='use uniform'): flow_weights(m, 'gauss')
+        with pytest.raises(ValueError, match=f'not {C} channels'): FlowTask().tile_confidence(torch.zeros(1,C,2,2))
+    with pytest.raises(ValueError, match='use uniform'): tile_weights(m, 'gauss', FlowTask())
 
 def test_one_tile_is_the_full_pass(model):
     a,b = pair(B=2)
-    full = predict_flow(model, a, b)
-    for k in ('confidence','uniform','taper'): assert torch.allclose(predict_flow(model, a, b, 'tile', (40,56), weights=k), full, atol=1e-5)
+    full = predict(model, a, b)
+    for k in ('confidence','uniform','taper'): assert torch.allclose(predict(model, a, b, 'tile', (40,56), weights=k), full, atol=1e-5)
 
 @pytest.mark.parametrize('kind', ['confidence', 'uniform', 'taper', 'own'])
 @pytest.mark.parametrize('size,overlap,tiles,B', [((16,24), 0., 1, 2), ((16,24), .5, 4, 1), ((24,32), .8, 5, 2)])
@@ -89,7 +91,7 @@ def test_tiles_are_a_weighted_mean(kind, size, overlap, tiles, B):
     "Against a loop; both frames are cut at the same place"
     (a,b),m = pair(29, 41, B, seed=1),Moody()
     own = lambda m: (-.5*m[:,2:3]).exp()
-    weigh = own if kind=='own' else lambda x: flow_weights(x, kind)
+    weigh = own if kind=='own' else lambda x: tile_weights(x, kind, FlowTask())
     num,den = torch.zeros(B,3,29,41, dtype=torch.double),torch.zeros(B,1,29,41, dtype=torch.double)
     for y in tile_offsets(29, size[0], overlap):
         for x in tile_offsets(41, size[1], overlap):
@@ -97,20 +99,20 @@ def test_tiles_are_a_weighted_mean(kind, size, overlap, tiles, B):
             out = m(cut(a), cut(b))[0]
             cut(num).add_(out.double()*weigh(out).double())
             cut(den).add_(weigh(out).double())
-    got = predict_flow(m, a, b, 'tile', size, overlap, own if kind=='own' else kind, tiles=tiles)
+    got = predict(m, a, b, 'tile', size, overlap, own if kind=='own' else kind, tiles=tiles)
     assert torch.allclose(got.double(), num/den, atol=1e-3)
 
 def test_all_ways_agree_on_pointwise_flow():
     a,b = pair(45, 70, 2)
     want = Pointwise()(a, b)[0]
-    assert torch.equal(predict_flow(Pointwise(), a, b), want)
-    for k in ('confidence','uniform','taper'): assert torch.allclose(predict_flow(Pointwise(), a, b, 'tile', (16,24), .7, k), want, atol=1e-4)
+    assert torch.equal(predict(Pointwise(), a, b), want)
+    for k in ('confidence','uniform','taper'): assert torch.allclose(predict(Pointwise(), a, b, 'tile', (16,24), .7, k), want, atol=1e-4)
 
 def test_confidence_of_other_losses():
     a,b = pair()
-    with pytest.raises(ValueError, match='not 2 channels'): predict_flow(Moody(0), a, b, 'tile', (16,24))
-    assert predict_flow(Moody(0), a, b, 'tile', (16,24), weights='taper').shape==(1,2,40,56)
-    assert predict_flow(Moody(2), a, b, 'tile', (16,24)).shape==(1,4,40,56)
+    with pytest.raises(ValueError, match='not 2 channels'): predict(Moody(0), a, b, 'tile', (16,24))
+    assert predict(Moody(0), a, b, 'tile', (16,24), weights='taper').shape==(1,2,40,56)
+    assert predict(Moody(2), a, b, 'tile', (16,24)).shape==(1,4,40,56)
 
 # --- Small copies
 
@@ -124,14 +126,14 @@ def test_vectors_of_a_copy_are_rescaled(size):
             assert (h,w)==size
             return [torch.tensor([.1*w,-.2*h,1.5])[:,None,None].expand(len(a),3,h,w)]
     a,b = pair(B=2)
-    got = predict_flow(Pan(), a, b, 'resize', size)
+    got = predict(Pan(), a, b, 'resize', size)
     assert got.shape==(2,3,40,56) and torch.allclose(got, torch.tensor([5.6,-8.,1.5])[:,None,None].expand_as(got), atol=1e-5)
 
 def test_a_copy_is_the_small_pass_enlarged(model):
     a,b = pair(64, 96)
     small = lambda x: F.interpolate(x, size=(32,32), mode='bilinear', antialias=True)
     want = F.interpolate(model(small(a), small(b))[0], size=(64,96), mode='bilinear')*torch.tensor([3.,2.,1.])[:,None,None]
-    assert torch.allclose(predict_flow(model, a, b, 'resize', (32,32)), want, atol=1e-5)
+    assert torch.allclose(predict(model, a, b, 'resize', (32,32)), want, atol=1e-5)
 
 # --- Bad input
 
@@ -140,14 +142,14 @@ def test_a_copy_is_the_small_pass_enlarged(model):
     (dict(mode='tile', size=(80,80)), 'smaller tile'), (dict(mode='tile', size=(16,16), weights='best'), 'use uniform'), (dict(rows='some'), "'auto'"),
     (dict(rows=0), 'at least 1'), (dict(mode='tile', size=(16,16), overlap=1.), 'below 1')])
 def test_settings(model, kw, text):
-    with pytest.raises(ValueError, match=text): predict_flow(model, *pair(), **kw)
+    with pytest.raises(ValueError, match=text): predict(model, *pair(), **kw)
     assert model.training # restored after an error too
 
 def test_frames_that_are_none(model):
     a,b = pair()
-    with pytest.raises(ValueError, match=r'\(1, 3, 40, 56\) and \(1, 3, 40, 48\); both need one shape'): predict_flow(model, a, b[...,:48])
-    with pytest.raises(ValueError, match=r'give \(B,3,height,width\)'): predict_flow(model, a[0], b[0])
-    with pytest.raises(ValueError, match='use predict, or Predictor'): predict_flow(create_model('winwin_depth_micro'), a, b)
+    with pytest.raises(ValueError, match=r'\(1, 3, 40, 56\) and \(1, 3, 40, 48\); both need one shape'): predict(model, a, b[...,:48])
+    with pytest.raises(ValueError, match=r'give \(B,3,height,width\)'): predict(model, a[0], b[0])
+    with pytest.raises(ValueError, match='takes 1 image, not 2'): predict(create_model('winwin_depth_micro'), a, b)
 
 # --- Files: one pair
 
@@ -176,7 +178,7 @@ def quiet(f, *a, **kw):
         return f(*a, progress=False, **kw)
 
 def test_all_kinds_of_input_agree(tmp_path):
-    x,y,p = photo(),photo(seed=1),FlowPredictor(ByColour())
+    x,y,p = photo(),photo(seed=1),flow_predictor(ByColour())
     for n,o in (('some frame',x), ('b',y)): Image.fromarray(o).save(tmp_path/f'{n}.png')
     want = p(x, y).flow
     assert torch.allclose(want, true(x, y), atol=1e-5)
@@ -187,61 +189,62 @@ def test_all_kinds_of_input_agree(tmp_path):
     assert torch.equal(both[0].flow, want) and torch.allclose(both[1].flow, true(y, x), atol=1e-5) and len(both)==2
 
 def test_sizes_that_differ(tmp_path):
-    p = FlowPredictor(ByColour())
+    p = flow_predictor(ByColour())
     film(tmp_path, ['a']); film(tmp_path, ['b'], (20,27))
     with pytest.raises(ValueError, match=r'a.png is 20x28 pixels, .*b.png is 20x27; both need one size'): p(tmp_path/'a.png', tmp_path/'b.png')
     with pytest.raises(ValueError, match='the first frame is 20x28 pixels, the second is 19x28'): p(photo(), photo(19))
     with pytest.raises(ValueError, match='is 2 of 20x28 pixels, the second is 3 of 20x28'): p(torch.rand(2,3,20,28), torch.rand(3,3,20,28))
 
 def test_bad_input(tmp_path):
-    p = FlowPredictor(ByColour())
+    p = flow_predictor(ByColour())
     (tmp_path/'cut.jpg').write_bytes(b'\xff\xd8\xff')
     film(tmp_path, ['a'])
     for bad,text in ((None,'NoneType is no image'), (np.zeros((8,8,2), np.uint8),'arrays are'), (torch.full((3,20,28), 200.),'divide by 255'),
-                     (tmp_path/'cut.jpg','cannot be decoded'), (tmp_path,'is a folder; use FlowPredictor.folder')):
+                     (tmp_path/'cut.jpg','cannot be decoded'), (tmp_path,'is a folder; use Predictor.folder')):
         with pytest.raises(ValueError, match=text): p(tmp_path/'a.png', bad)
         with pytest.raises(ValueError, match=text): p(bad, tmp_path/'a.png')
     with pytest.raises(FileNotFoundError, match='there is no file .*none.png'): p(tmp_path/'a.png', tmp_path/'none.png')
 
 def test_a_saved_model(model, tmp_path):
     save_model(model, tmp_path/'m', extra=dict(task='flow'))
-    p,(a,b) = FlowPredictor(tmp_path/'m', device='cpu'),pair(37, 50)
+    p,(a,b) = flow_predictor(tmp_path/'m', device='cpu'),pair(37, 50)
     got = p(a[0], b[0])
-    assert torch.allclose(got.flow, predict_flow(model, a, b)[0,:2], atol=1e-5)
-    assert torch.allclose(got.uncertainty, flow_uncertainty(predict_flow(model, a, b))[0], atol=1e-5)
+    assert torch.allclose(got.flow, predict(model, a, b)[0,:2], atol=1e-5)
+    assert torch.allclose(got.uncertainty, flow_uncertainty(predict(model, a, b))[0], atol=1e-5)
     assert '50x37' in repr(got) and 'winwin_flow_micro' in repr(p)
     for kw in (dict(mode='tile', size=(24,32), weights='taper'), dict(mode='resize', size=(24,32)), dict(rows=2)):
-        assert torch.allclose(FlowPredictor(model, **kw)(a[0], b[0]).flow, predict_flow(model, a, b, **kw)[0,:2], atol=1e-5)
+        assert torch.allclose(flow_predictor(model, **kw)(a[0], b[0]).flow, predict(model, a, b, **kw)[0,:2], atol=1e-5)
 
 def test_the_loss_says_what_certainty_means(model, tmp_path):
     x = photo(),photo(seed=1)
     for extra,want in ((dict(task='flow'),'bounded'), (dict(kind='laplacian'),'laplacian'), (dict(kind='mixture'),'bounded'), (dict(kind=None),'bounded')):
-        assert FlowPredictor(save_model(model, tmp_path/'m', extra=extra)).kind==want
-    for channels,kind in ((2,'l1'), (3,'bounded'), (4,'mixture')): assert FlowPredictor(ByColour(channels)).kind==kind
-    assert FlowPredictor(ByColour(2))(*x).uncertainty is None
-    p = FlowPredictor(ByColour(), kind='laplacian')(*x)
+        assert flow_predictor(save_model(model, tmp_path/'m', extra=extra)).task.kind==want
+    for channels,kind in ((2,'l1'), (3,'bounded'), (4,'mixture')): assert flow_predictor(ByColour(channels)).task.kind==kind
+    assert 'uncertainty' not in flow_predictor(ByColour(2))(*x).values
+    p = flow_predictor(ByColour(), kind='laplacian')(*x)
     assert torch.allclose(p.uncertainty, (tensor(x[0])[2]/255*8-4).exp(), rtol=1e-4)
-    with pytest.raises(ValueError, match="kind 'l1' for maps of 3 channels; use bounded or bounded2 or laplacian"): FlowPredictor(model, kind='l1')
-    with pytest.raises(ValueError, match='maps of 5 channels'): FlowPredictor(ByColour(5))
+    with pytest.raises(ValueError, match='has 2 outputs, the head of the model 3'): flow_predictor(model, kind='l1')
+    with pytest.raises(ValueError, match='maps of 5 channels'): flow_predictor(ByColour(5))
 
 def test_uncertainty_of_a_copy_is_in_pixels_of_the_frame():
     class Even(nn.Module):
         patch_size = 8
         def forward(self, a, b, windows1=None, windows2=None): return [torch.zeros(len(a),3,*a.shape[-2:])]
     x = torch.rand(3,32,64)
-    full,half = (FlowPredictor(Even(), **kw)(x, x).uncertainty for kw in ({}, dict(mode='resize', size=(16,32))))
+    full,half = (flow_predictor(Even(), **kw)(x, x).uncertainty for kw in ({}, dict(mode='resize', size=(16,32))))
     assert torch.allclose(full, torch.full((32,64), 2.125)) and torch.allclose(half, 2*full)
 
 def test_models_that_are_none(model):
-    with pytest.raises(ValueError, match='Linear is not a dense model'): FlowPredictor(nn.Linear(2, 2))
-    with pytest.raises(ValueError, match='use predict, or Predictor'): FlowPredictor(create_model('winwin_seg_micro'))
-    with pytest.raises(ValueError, match='use predict_flow, or FlowPredictor'): Predictor(model)
+    with pytest.raises(ValueError, match='Linear is not a dense model'): flow_predictor(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match='takes one image'): flow_predictor(create_model('winwin_seg_micro'))
+    with pytest.raises(ValueError, match='takes two frames'): Predictor(model, task='seg')
+    assert Predictor(model).task.name=='flow'
     for kw,text in ((dict(mode='tile'),'needs size'), (dict(mode='whole'),'use full'), (dict(rows='many'),"'auto'")):
-        with pytest.raises(ValueError, match=text): FlowPredictor(model, **kw)
+        with pytest.raises(ValueError, match=text): flow_predictor(model, **kw)
 
 @pytest.mark.parametrize('format,eps', [('.flo',0), ('pfm',0), ('.png',1/128+1e-5), ('.FLO5',0), ('npy',0)])
 def test_every_format(format, eps, tmp_path):
-    p = FlowPredictor(ByColour())(photo(), photo(seed=1))
+    p = flow_predictor(ByColour())(photo(), photo(seed=1))
     (flow,color,sure) = p.save(tmp_path, ('flow','color','uncertainty'), name='deep/a', format=format)
     assert flow==tmp_path/f'flow/deep/a.{format.lower().lstrip(".")}'
     assert (read_flow(flow)[0]-p.flow).abs().max()<=eps and read_flow(flow)[1].all()
@@ -250,15 +253,15 @@ def test_every_format(format, eps, tmp_path):
     assert img.shape==(20,28) and img[p.uncertainty==p.uncertainty.max()].min()>img[p.uncertainty==p.uncertainty.min()].max()
 
 def test_nothing_is_replaced_by_accident(tmp_path):
-    p = FlowPredictor(ByColour())(photo(), photo(seed=1))
+    p = flow_predictor(ByColour())(photo(), photo(seed=1))
     p.save(tmp_path, 'color', name='a')
     with pytest.raises(FileExistsError, match='overwrite=True'): p.save(tmp_path, name='a')
     assert not (tmp_path/'flow').exists()
     assert len(p.save(tmp_path, name='a', overwrite=True))==2
     with pytest.raises(ValueError, match='has no name'): p.save(tmp_path)
-    with pytest.raises(ValueError, match='choose from flow, color, uncertainty'): p.save(tmp_path, 'map', name='b')
+    with pytest.raises(ValueError, match='choose from map, color, uncertainty'): p.save(tmp_path, 'mask', name='b')
     with pytest.raises(ValueError, match='use one of .flo'): p.save(tmp_path, name='b', format='jpg')
-    bare = FlowPredictor(ByColour(2))(photo(), photo(seed=1))
+    bare = flow_predictor(ByColour(2))(photo(), photo(seed=1))
     with pytest.raises(ValueError, match='predicts no uncertainty'): bare.save(tmp_path, 'uncertainty', name='b')
 
 @pytest.mark.parametrize('channels', [2, 3])
@@ -266,7 +269,7 @@ def test_pictures(channels):
     import io, matplotlib
     matplotlib.use('Agg')
     import matplotlib.pyplot as plt
-    p = FlowPredictor(ByColour(channels))(photo(), photo(seed=1))
+    p = flow_predictor(ByColour(channels))(photo(), photo(seed=1))
     assert len(p.show())==channels and Image.open(io.BytesIO(p._repr_png_())).size==(28,20)
     plt.close('all')
     assert (p.color(60)>=p.color(40)).all() and (p.color(60)!=p.color(40)).any() # paler on a wider scale
@@ -276,7 +279,7 @@ def test_pictures(channels):
 def test_a_video_becomes_a_dataset(tmp_path):
     "Natural order, sub-folders are videos of their own, the last frame has no flow"
     names = ['9','10','11','b/1','b/02','b/c/x1','b/d1']
-    src,p = film(tmp_path/'images', names, suffix='.PNG'),FlowPredictor(ByColour())
+    src,p = film(tmp_path/'images', names, suffix='.PNG'),flow_predictor(ByColour())
     r = quiet(p.folder, src, tmp_path)
     assert list(r.failed)==['b/c/x1.PNG'] and 'alone in its folder' in r.failed['b/c/x1.PNG'] and len(r.written)==8
     seeds = {n: i for i,n in enumerate(names)}
@@ -285,13 +288,13 @@ def test_a_video_becomes_a_dataset(tmp_path):
 
 def test_what_was_written_is_read_again(tmp_path):
     src = film(tmp_path/'images', ['a/1','a/2','a/3'])
-    quiet(FlowPredictor(ByColour()).folder, src, tmp_path)
+    quiet(flow_predictor(ByColour()).folder, src, tmp_path)
     data = FlowFolder(tmp_path)
     assert data.names==['a/1','a/2']
-    for o in data: assert torch.allclose(FlowPredictor(ByColour())(o['image'], o['image2']).flow, o['flow'], atol=1e-5)
+    for o in data: assert torch.allclose(flow_predictor(ByColour())(o['image'], o['image2']).flow, o['flow'], atol=1e-5)
 
 def test_pairs_by_suffix_and_by_folder(tmp_path):
-    p = FlowPredictor(ByColour())
+    p = flow_predictor(ByColour())
     src = film(tmp_path/'kitti', ['000000_10','000000_11','000001_10','000001_11','000002_10'])
     r = quiet(p.folder, src, tmp_path/'out', suffixes=('_10','_11'), kinds='flow', format='png')
     assert [o.name for o in r.written]==['000000.png','000001.png'] and list(r.failed)==['000002_10.png']
@@ -301,24 +304,24 @@ def test_pairs_by_suffix_and_by_folder(tmp_path):
     assert sorted(o.relative_to(tmp_path).as_posix() for o in r.written)==['two/flow/a/1.flo','two/flow/b.flo'] and [*r.failed][0].endswith('c.png')
     assert torch.allclose(read_flow(tmp_path/'two/flow/b.flo')[0], true(photo(seed=1), photo(seed=0)), atol=1e-5)
 
-@pytest.mark.parametrize('kw,text', [(dict(second='x', suffixes=('a','b')), 'not both'), (dict(suffixes=('_10',)), 'two ends of names'), (dict(kinds='map'), 'choose from flow'),
-    (dict(format='.jpg'), 'use one of .flo'), (dict(largest='most'), "pixels, 'all', or None"), (dict(largest=0), 'not a length'), (dict(largest='all', kinds='color'), "add 'flow' to kinds")])
+@pytest.mark.parametrize('kw,text', [(dict(second='x', suffixes=('a','b')), 'not both'), (dict(suffixes=('_10',)), 'two ends of names'), (dict(kinds='mask'), 'choose from map'),
+    (dict(format='.jpg'), 'use one of .flo'), (dict(largest='most'), "pixels, 'all', or None"), (dict(largest=0), 'not a length'), (dict(largest='all', kinds='color'), "add 'map' to kinds")])
 def test_folder_settings(kw, text, tmp_path):
     src = film(tmp_path/'in', ['1','2'])
-    with pytest.raises(ValueError, match=text): FlowPredictor(ByColour()).folder(src, tmp_path/'out', **kw)
+    with pytest.raises(ValueError, match=text): flow_predictor(ByColour()).folder(src, tmp_path/'out', **kw)
     assert not (tmp_path/'out').exists()
 
 def test_too_few_frames(tmp_path):
-    p = FlowPredictor(ByColour())
+    p = flow_predictor(ByColour())
     with pytest.raises(ValueError, match='1.png is alone in its folder; a pair needs two frames'): p.folder(film(tmp_path/'in', ['a/1']), tmp_path/'out')
     with pytest.raises(ValueError, match='a_1.png has no partner'): p.folder(film(tmp_path/'s', ['a_1','b_2']), tmp_path/'out', suffixes=('_1','_2'))
     (tmp_path/'empty').mkdir()
     with pytest.raises(FileNotFoundError, match='nothing in it'): p.folder(tmp_path/'empty', tmp_path/'out')
     with pytest.raises(ValueError, match='would be read as images the next time'): p.folder(film(tmp_path/'v', ['1','2']), tmp_path/'v')
-    with pytest.raises(ValueError, match='predicts no uncertainty'): FlowPredictor(ByColour(2)).folder(tmp_path/'v', tmp_path/'out', kinds='uncertainty')
+    with pytest.raises(ValueError, match='predicts no uncertainty'): flow_predictor(ByColour(2)).folder(tmp_path/'v', tmp_path/'out', kinds='uncertainty')
 
 def test_what_cannot_be_read_is_listed_and_the_run_resumed(tmp_path):
-    src,p = film(tmp_path/'in', ['1','2','3','4','5','6']),FlowPredictor(ByColour())
+    src,p = film(tmp_path/'in', ['1','2','3','4','5','6']),flow_predictor(ByColour())
     (src/'2.png').write_bytes(b'no image')
     film(src, ['6'], (20,30))
     with pytest.warns(UserWarning, match='3 of 5 pairs could not be read'): r = p.folder(src, tmp_path/'out', progress=False)
@@ -331,11 +334,11 @@ def test_what_cannot_be_read_is_listed_and_the_run_resumed(tmp_path):
 
 def test_flow_that_a_format_cannot_hold_is_listed(tmp_path):
     src = film(tmp_path/'in', ['1','2','3'])
-    r = quiet(FlowPredictor(ByColour(flow=2000.)).folder, src, tmp_path/'out', format='.png', kinds='flow')
+    r = quiet(flow_predictor(ByColour(flow=2000.)).folder, src, tmp_path/'out', format='.png', kinds='flow')
     assert not r.written and list(r.failed)==['1.png','2.png'] and 'does not fit' in r.failed['1.png']
 
 def test_one_scale_for_a_video(tmp_path):
-    src,p = film(tmp_path/'in', ['1','2','3']),FlowPredictor(ByColour())
+    src,p = film(tmp_path/'in', ['1','2','3']),flow_predictor(ByColour())
     shown = lambda n: np.array(Image.open(tmp_path/f'out/color/{n}.png'))
     r = quiet(p.folder, src, tmp_path/'out', largest='all')
     flows = {n: read_flow(tmp_path/f'out/flow/{n}.flo')[0] for n in '12'}
@@ -348,7 +351,7 @@ def test_one_scale_for_a_video(tmp_path):
     quiet(p.folder, src, tmp_path/'out', largest=100., overwrite=True)
     assert (shown('1')==np.round(flow_to_color(flows['1'], 100.)*255)).all()
     still = film(tmp_path/'still', ['1','2'])
-    quiet(FlowPredictor(ByColour(flow=0.)).folder, still, tmp_path/'out2', largest='all')
+    quiet(flow_predictor(ByColour(flow=0.)).folder, still, tmp_path/'out2', largest='all')
     assert (np.array(Image.open(tmp_path/'out2/color/1.png'))==255).all() # no motion is white, and no division by zero
 
 # --- Submissions
@@ -390,7 +393,7 @@ def test_answers_belong_to_their_frames(tmp_path):
     x = [photo(seed=i) for i in range(3)]
     for name,a,b in (('FW_left_0001',0,1), ('FW_left_0002',1,2), ('BW_left_0002',1,0), ('BW_left_0003',2,1)):
         assert torch.allclose(read_flow(tmp_path/f'out/0003/flow_{name[:7]}/flow_{name}.flo5')[0], true(x[a], x[b]), atol=1e-5)
-    quiet(write_submission, FlowPredictor(ByColour()), sintel(tmp_path/'sintel'), tmp_path/'s', 'sintel', strict=False)
+    quiet(write_submission, flow_predictor(ByColour()), sintel(tmp_path/'sintel'), tmp_path/'s', 'sintel', strict=False)
     assert torch.allclose(read_flow(tmp_path/'s/final/ambush_1/frame_0002.flo')[0], true(x[1], x[2]), atol=1e-5)
 
 def test_the_archive_of_kitti(tmp_path):
@@ -444,7 +447,7 @@ def test_command_on_two_frames(call, runs, model, tmp_path):
     src = film(tmp_path/'in', ['a','b'])
     code,out,err = call(runs/'flow', src/'a.png', src/'b.png', '-o', tmp_path/'out')
     assert code==0 and made(tmp_path/'out')==['color/a.png','flow/a.flo'] and str(tmp_path/'out/flow/a.flo') in out, err
-    want = predict_flow(model, *(tensor(photo(seed=i))[None]/255 for i in (0,1)))[0,:2]
+    want = predict(model, *(tensor(photo(seed=i))[None]/255 for i in (0,1)))[0,:2]
     assert torch.allclose(read_flow(tmp_path/'out/flow/a.flo')[0], want, atol=1e-4)
     code,_,err = call(runs/'flow', src/'a.png', src/'b.png', '-o', tmp_path/'out')
     assert code==1 and 'overwrite=True' in err
@@ -481,9 +484,9 @@ def test_command_for_submissions(call, runs, kind, tmp_path, monkeypatch):
 @pytest.mark.parametrize('words,text', [
     (('flow','in/1.png'), '1.png is one frame; give the second one too'), (('flow','in/1.png','wide.png'), 'both need one size'), (('flow','in/1.png','in/9.png'), 'there is no file'),
     (('flow','nowhere','in/1.png'), 'there is no file or folder nowhere'), (('flow','one'), 'a pair needs two frames'), (('flow','in','--submission','sintell'), 'did you mean sintel'),
-    (('flow','in','--submission','sintel','--kinds','color'), '--kinds does not apply'), (('flow','in','--bits','8'), '--bits does not apply'), (('flow','in','--max-depth','8'), '--max-depth does not apply'),
-    (('seg','in/1.png','in/2.png'), 'the second source in/2.png applies to flow models only'), (('seg','in','--submission','sintel'), '--submission applies to flow models only'),
-    (('seg','in','--largest','all'), '--largest applies to flow models only'), (('flow','in','--kinds','map'), 'choose from flow, color, uncertainty'), (('flow','in/1.png','in/2.png','--suffixes','a','b'), 'both frames are given')])
+    (('flow','in','--submission','sintel','--kinds','color'), '--kinds does not apply'), (('flow','in','--bits','8'), 'bits does not apply to flow'), (('flow','in','--max-depth','8'), 'max_depth does not apply to flow'),
+    (('seg','in/1.png','in/2.png'), 'the second source in/2.png is for pairs'), (('seg','in','--submission','sintel'), '--submission is for pairs'),
+    (('seg','in','--largest','all'), 'largest does not apply to seg'), (('flow','in','--kinds','mask'), 'choose from map, color, uncertainty'), (('flow','in/1.png','in/2.png','--suffixes','a','b'), 'both frames are given')])
 def test_command_mistakes_are_one_line(call, runs, words, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for k in ('flow','seg'): (tmp_path/k).symlink_to(runs/k)

@@ -7,7 +7,7 @@ from winwin.data.flow_files import read_flow, write_flow
 from winwin.data.folders import FlowFolder
 from winwin.experiments.studies import Study, get_study, pair_scores, run_study
 from winwin.inference.export import export_model
-from winwin.inference.modes import predict_flow
+from winwin.inference.modes import predict
 from winwin.models.dense import MatchingModel, create_model
 from winwin.models.hub import load_model, save_model
 from winwin.tasks.flow import FlowTask
@@ -66,7 +66,7 @@ def test_loss_on_windows(scheme, windows2):
     m = create_model('winwin_flow_micro', **SMALL)
     task = FlowTask(kind='epe', windows2=windows2, match=5.)
     data = LayeredFlow((96,128), 2, max_motion=20)
-    batch = torch.utils.data.default_collate([task.prepare(data[i]) for i in range(2)])
+    batch = torch.utils.data.default_collate([task.select(data[i]) for i in range(2)])
     batch['valid'][:,:20] = False
     loss,_ = task.loss(m, batch, parse_scheme(scheme), 16, torch.Generator().manual_seed(0))
     loss.backward()
@@ -77,13 +77,13 @@ def test_loss_falls():
     m = create_model('winwin_flow_micro', **SMALL)
     task = FlowTask(kind='epe', match=5.)
     data = LayeredFlow((96,128), 2, max_motion=20)
-    batch = torch.utils.data.default_collate([task.prepare(data[i]) for i in range(2)])
-    batch = task.choose(batch, parse_scheme('full'), 16)
+    batch = torch.utils.data.default_collate([task.select(data[i]) for i in range(2)])
+    batch = task.draw_windows(batch, parse_scheme('full'), 16)
     opt = torch.optim.AdamW(m.parameters(), 3e-3)
     losses = []
     for _ in range(12):
         opt.zero_grad()
-        loss = task.judge(m, batch, 16)
+        loss = task.batch_loss(m, batch, 16)
         loss.backward()
         opt.step()
         losses.append(loss.item())
@@ -94,7 +94,7 @@ def test_saved_model_predicts_the_same(model, tmp_path):
     again = load_model(tmp_path/'m').eval()
     a,b = frames(1, (90,121)) # padded to whole patches
     assert isinstance(again, MatchingModel)
-    assert predict_flow(again, a, b).equal(predict_flow(model, a, b))
+    assert predict(again, a, b).equal(predict(model, a, b))
     for i,x in enumerate((a,b)):
         Image.fromarray((x[0].permute(1,2,0).numpy()*255).astype(np.uint8)).save(tmp_path/f'{i}.png')
     with pytest.raises(SystemExit) as end:

@@ -138,7 +138,7 @@ def test_rows_by_themselves():
     assert 'predict' not in vars(model.head) and 'predict' not in vars(depth.head)
 
 def test_pairs_are_read_elsewhere():
-    with pytest.raises(ValueError, match='use predict_flow'): predict(create_model('winwin_flow_micro'), torch.rand(1,3,32,48))
+    with pytest.raises(ValueError, match='takes 2 images, not 1'): predict(create_model('winwin_flow_micro'), torch.rand(1,3,32,48))
 
 def test_prediction_records_no_gradient():
     model = create_model('winwin_depth_micro')

@@ -3,6 +3,7 @@ import numpy as np, pytest, torch, torch.nn as nn
 from PIL import Image
 from winwin import DepthFolder, DrivingWorld, Predictor, SegFolder, create_model, predict, save_model
 from winwin.inference import Prediction
+from winwin.tasks import DepthTask, SegTask
 
 CLASSES = ['sky','road','car','tree']
 COLOURS = [[70,130,180],[128,64,128],[0,0,142],[107,142,35]]
@@ -84,45 +85,45 @@ def test_bad_paths(tmp_path):
 def test_a_saved_model_says_what_it_is(model, tmp_path):
     save_model(model, tmp_path/'m', extra=dict(task='seg', classes=CLASSES, palette=COLOURS, ignore=255))
     p = Predictor(tmp_path/'m', device='cpu')
-    assert (p.task, p.classes, p.palette.tolist())==('seg', tuple(CLASSES), COLOURS)
+    assert (p.task.name, p.task.classes, p.task.palette)==('seg', tuple(CLASSES), COLOURS)
     x = torch.rand(3,37,50) # no multiple of the patch
     got = p(x)
     assert torch.equal(got.scores, predict(model, x[None])[0]) and torch.equal(got.classes.long(), got.scores.argmax(0))
     assert set(got.shares())<=set(CLASSES) and sum(got.shares().values())==pytest.approx(1)
-    assert '50x37' in repr(got) and '4 classes' in repr(p)
+    assert '50x37' in repr(got) and 'classes 4' in repr(p)
 
 def test_without_extras_the_name_tells(model, tmp_path):
     p = Predictor(save_model(model, tmp_path/'m'))
-    assert p.task=='seg' and p.classes==('0','1','2','3') and p.palette.shape==(4,3) and len(np.unique(p.palette, axis=0))==4
+    assert p.task.name=='seg' and p.task.classes==('0','1','2','3') and p.task.colours.shape==(4,3) and len(np.unique(p.task.colours, axis=0))==4
     d = Predictor(create_model('winwin_depth_micro', dim=48, depth=4, num_heads=2))
-    assert d.task=='depth' and d.max_depth is None and d(photo()).depth.shape==(20,28)
-    assert Predictor(model, classes=CLASSES).classes==tuple(CLASSES)
+    assert d.task.name=='depth' and d.task.max_depth is None and d(photo()).depth.shape==(20,28)
+    assert Predictor(model, classes=CLASSES).task.classes==CLASSES
 
 def test_extras_of_depth(tmp_path):
     small = create_model('winwin_depth_micro', dim=48, depth=4, num_heads=2)
     save_model(small, tmp_path/'d', extra=dict(task='depth', max_depth=10.))
     x = torch.rand(3,24,32)
     want = predict(small, x[None])[0,0].exp()
-    assert Predictor(tmp_path/'d').max_depth==10 and Predictor(tmp_path/'d', max_depth=.9).max_depth==.9
+    assert Predictor(tmp_path/'d').task.max_depth==10 and Predictor(tmp_path/'d', max_depth=.9).task.max_depth==.9
     for limit in (None, float(want.median())):
         assert torch.allclose(Predictor(small, max_depth=limit)(x).depth, want.clamp(max=limit or 1e9), atol=1e-6)
 
 def test_colours_of_known_classes(): # 14 outputs with the names of the world
     torch.manual_seed(0)
     m = create_model('winwin_seg_micro', num_classes=14, dim=48, depth=1, num_heads=2)
-    assert (Predictor(m, classes=DrivingWorld.classes).palette==DrivingWorld.palette).all()
+    assert (Predictor(m, classes=DrivingWorld.classes).task.colours==DrivingWorld.palette).all()
 
 @pytest.mark.parametrize('kw,text', [
     (dict(mode='tile'), 'needs size'), (dict(mode='tile', size=(30,30)), 'multiple of the patch'), (dict(mode='whole'), 'use full, tile, resize'),
     (dict(mode='tile', size=(16,16), overlap=1.), 'below 1'), (dict(mode='tile', size=(16,16), weights='best'), 'use uniform, confidence, taper'),
-    (dict(rows='many'), "'auto'"), (dict(task='flow'), "give task='seg' or 'depth'"), (dict(classes=['a']), '1 class names for the 4 outputs'),
-    (dict(palette=[[0,0,0]]), '1 colours for the 4 outputs'), (dict(task='depth', max_depth=-1.), 'not positive')])
+    (dict(rows='many'), "'auto'"), (dict(task='flow'), 'takes one image'), (dict(classes=['a']), 'has 1 outputs, the head of the model 4'),
+    (dict(palette=[[0,0,0]]), '1 colours for 4 classes'), (dict(task='depth'), 'has 1 outputs, the head of the model 4'), (dict(max_depth=3.), 'max_depth does not apply to seg')])
 def test_settings_fail_at_once(model, kw, text):
     with pytest.raises(ValueError, match=text): Predictor(model, **kw)
 
 def test_models_that_are_none(tmp_path):
     with pytest.raises(ValueError, match='Linear is not a dense model'): Predictor(nn.Linear(2, 2))
-    with pytest.raises(ValueError, match="give task='seg' or 'depth'"): Predictor(ByColour())
+    with pytest.raises(ValueError, match='nothing says what ByColour predicts; give task='): Predictor(ByColour())
     with pytest.raises(ValueError, match='a class map of 1 outputs'): Predictor(ByRed(), task='seg')
     with pytest.raises(ValueError, match="'taper' or 'uniform'"): Predictor(ByRed(), 'tile', (8,8), weights='confidence', task='depth')
     with pytest.raises(FileNotFoundError, match='no config.json'): Predictor(tmp_path)
@@ -182,7 +183,7 @@ def test_class_maps_survive_a_file(n, tmp_path):
     "Any number of classes: 8 bits, ids as they are, the palette in the file"
     ids = torch.randint(0, n, (20,28), dtype=torch.uint8)
     colours = np.random.default_rng(0).integers(0, 256, (n,3), dtype=np.uint8)
-    p = Prediction(torch.rand(3,20,28), ids, names=[str(i) for i in range(n)], palette=colours, name='a')
+    p = Prediction(SegTask([str(i) for i in range(n)], colours), (torch.rand(3,20,28),), dict(classes=ids), 'a')
     (tmp_path/'images').mkdir()
     Image.fromarray(photo()).save(tmp_path/'images/a.jpg')
     assert p.save(tmp_path)==[tmp_path/'labels/a.png', tmp_path/'overlay/a.png']
@@ -194,7 +195,7 @@ def test_class_maps_survive_a_file(n, tmp_path):
 def test_depth_survives_a_file(tmp_path):
     "Millimetres, rounded; nothing is 0 but what is too far"
     z = torch.cat([torch.tensor([1e-5, 4e-4, 1e-3, 65.5349, 65.5351, 65.5356, 1e4, torch.inf]), torch.rand(20*28-8)*80]).view(20,28)
-    p = Prediction(torch.rand(3,20,28), depth=z, name='deep/a')
+    p = Prediction(DepthTask(), (torch.rand(3,20,28),), dict(depth=z), 'deep/a')
     (tmp_path/'images/deep').mkdir(parents=True)
     Image.fromarray(photo()).save(tmp_path/'images/deep/a.png')
     p.save(tmp_path, kinds='map')
@@ -306,8 +307,8 @@ def test_the_bar_can_be_silenced(tmp_path, capsys):
     assert '3/3' in capsys.readouterr().err
 
 def test_task_of_a_timm_encoder():
-    "The name of such a model holds no task; model_task knows it"
+    "The name of such a model holds no task; task_of knows it"
     model = create_model('dinov3-small:convnext', num_classes=3, depth=1)
-    assert Predictor(model).task=='seg'
+    assert Predictor(model).task.name=='seg'
     p = Predictor(model, classes=['a','b','c'])(torch.rand(3,32,48))
     assert p.classes.shape==(32,48) and set(p.shares())<={'a','b','c'}

@@ -33,7 +33,7 @@ def test_folders_of_depth_and_flow_with_other_names(tmp_path):
     assert len(f)==2
     torch.testing.assert_close(f[0]['flow'], item['flow'])
     task = recipe_task(change(get_preset('flow-layered')))
-    assert set(task.prepare(f[0]))=={'image','image2','flow','valid','visible'} # folders do not know what is hidden
+    assert set(task.select(f[0]))=={'image','image2','flow','valid','visible'} # folders do not know what is hidden
 
 @pytest.mark.parametrize('name', ['flow-layered','flow-driving'])
 @pytest.mark.parametrize('over', [dict(windows2='4x2'), dict(windows2=None, guide='same'), dict(windows='full'),

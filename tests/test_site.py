@@ -9,7 +9,7 @@ import docs, nb as tool # tools/
 from conftest import ROOT
 
 NOTEBOOKS = {docs.page_name(p): p for p in tool.notebooks()}
-PAGES = [*NOTEBOOKS, *(p for r in tool.plan()['rooms'] if (p := f'{r}/index') not in NOTEBOOKS)]
+PAGES = [*NOTEBOOKS, *(p for r in tool.plan()['rooms'] if (p := f'{r}/index') not in NOTEBOOKS), *sorted(docs.MADE), 'commands/train', 'commands/predict']
 each_page = pytest.mark.parametrize('name', PAGES)
 CONTRAST = '''(selector) => { // lowest contrast of text with its background, and where
     const rgb = s => s.match(/[\\d.]+/g).map(Number), lin = v => (v /= 255) <= .03928 ? v/12.92 : ((v+.055)/1.055)**2.4
@@ -65,19 +65,84 @@ def test_sidebar_is_in_reading_order(url, page):
     links = lambda where: [o.removesuffix('.html') or 'index' for o in
                            page.eval_on_selector_all(where, 'as => as.map(a => new URL(a.href).pathname.slice(1))')]
     seen = links('.sidebar-tree > ul > li > a.reference')
-    assert seen==[n for names in plan.values() for n in names] and len(seen)<=30, 'rooms are closed, and a newcomer sees few lines'
+    assert seen==[n for names in plan.values() for n in names] and len(seen)<=32, 'rooms are closed, and a newcomer sees few lines'
     assert page.locator('.sidebar-tree a.reference:visible').count()==len(seen)
-    for room in tool.plan()['rooms']:
-        inside = links(f'.sidebar-tree > ul > li:has(> a[href="{room}/index.html"]) > ul a.reference')
-        assert inside==docs.room_pages(room, NOTEBOOKS)
+    under = lambda p: f'.sidebar-tree li:has(> a[href="{p}.html"]) > ul > li > a.reference'
+    assert links(under('reference'))==[f'{r}/index' for r in tool.plan()['rooms']]
+    for room in tool.plan()['rooms']: assert links(under(f'{room}/index'))==docs.public_pages(room, NOTEBOOKS)
+    inner = [p for r in tool.plan()['rooms'] for p in docs.internal_pages(r)]
+    assert links(under('inside'))==[*docs.hall_pages(), *inner]
 
 @pytest.mark.browser
-def test_search_finds_a_name(url, page):
-    page.goto(f'{url}/index.html')
-    page.fill('.sidebar-search', 'sample_windows')
-    page.press('.sidebar-search', 'Enter')
-    page.wait_for_selector('#search-results li a[href*="windows/sampling.html"]')
+@pytest.mark.parametrize('name', ['worlds/raycast', 'temperature/checkpoint', 'paper'])
+def test_sidebar_shows_the_current_page(name, url, page):
+    page.set_viewport_size(dict(width=1400, height=500))
+    page.goto(f'{url}/{name}.html')
+    box, here = (page.locator(s).first.bounding_box() for s in ('.sidebar-scroll', '.sidebar-tree .current-page > a'))
+    assert box['y']<=here['y'] and here['y']+here['height']<=box['y']+box['height']
+
+def search(page, url, words):
+    "Pages that the search finds, best first"
+    page.goto(f'{url}/search.html?q={words.replace(" ", "+")}')
+    page.wait_for_function("document.querySelector('#search-results p, #search-results .search-summary')?.textContent.match(/found|did not match/i)")
+    page.wait_for_timeout(300)
+    return [re.sub(r'\.html.*', '', o) for o in page.eval_on_selector_all('#search-results li > a', "as => as.map(a => new URL(a.href).pathname.slice(1))")]
+
+@pytest.mark.browser
+@pytest.mark.parametrize('words,fits', {
+    'sample_windows': 'windows/sampling', 'finetune': 'howto/finetune', 'lora': 'howto/finetune', 'custom task': 'howto/own_task',
+    'custom head': 'howto/own_head', 'multispectral': 'howto/own_model', 'quickstart': 'howto/quickstart', 'citation': 'paper',
+    'deploy': 'howto/deploy', 'multi gpu': 'howto/several_gpus', 'mixed precision': 'howto/several_gpus', 'own dataset': 'howto/own_dataset'}.items())
+def test_search_finds(words, fits, url, page):
+    found = search(page, url, words)
+    assert fits in found[:3], f'{words}: {found[:5]}'
     assert not page.problems and not page.outside
+
+@pytest.mark.browser
+def test_phone_shows_the_options_whole(url, page):
+    page.set_viewport_size(dict(width=400, height=800))
+    page.goto(f'{url}/commands/predict.html')
+    assert page.evaluate('document.documentElement.scrollWidth <= innerWidth')
+    assert page.evaluate("[...document.querySelectorAll('.flags .table-wrapper')].every(e => e.scrollWidth <= e.clientWidth + 1)"), 'nothing to scroll sideways'
+
+def test_command_line_reference_is_complete(site):
+    "Every command, every preset, and every option of `winwin predict`, from their own help"
+    from winwin.training.recipes import presets
+    _, commands = docs.command_parts()
+    assert {'train','predict','eval','export','doctor'}<=set(commands)
+    text = {k: (site/f'commands/{k}.html').read_text(encoding='utf-8') for k in commands}
+    for name in presets: assert f'>{name}<' in text['train'], name
+    options = {o.lstrip('-') for o in re.findall(r'--[\w-]+', docs.help_text('predict'))} - {'help'}
+    assert len(options)>10
+    for o in options: assert f'--{o}' in text['predict'], o
+
+def test_help_boxes_are_read():
+    text = 'usage: x\n\nAbout.\n\n╭─ options ──╮\n│ Words first │\n│ ─────────── │\n│ --a STR  Long text   │\n│          goes on (default: 1)  │\n│ --bee    │\n│          (required)   │\n╰────╯'
+    head, boxes = docs.help_boxes(text)
+    assert head.startswith('usage: x') and 'About.' in head
+    assert boxes=={'options': (['Words first'], {'--a STR': 'Long text goes on (default: 1)', '--bee': '(required)'})}
+    assert list(docs.option_rows(boxes['options'][1]))==[('`--a STR`', 'Long text goes on ', '`1`'), ('`--bee`', '', 'required')]
+
+@pytest.mark.parametrize('room', [r for r,o in tool.plan()['rooms'].items() if 'example' in o])
+def test_examples_of_rooms_run(room, tmp_path, monkeypatch):
+    from PIL import Image
+    for kind,mode in (('images','RGB'), ('labels','L')):
+        (tmp_path/'my_data'/kind/'train').mkdir(parents=True)
+        Image.new(mode, (64,48)).save(tmp_path/f'my_data/{kind}/train/a.png')
+    monkeypatch.chdir(tmp_path)
+    exec(compile(tool.plan()['rooms'][room]['example'], f'{room} example', 'exec'), {})
+
+def test_tutorials_link_to_colab_when_there_is_a_repository(monkeypatch):
+    from nbdev.config import get_config
+    path = NOTEBOOKS['tutorials/own_loop']
+    assert docs.colab_link('tutorials/own_loop', path)==[] or get_config().git_url
+    monkeypatch.setattr(get_config(), 'git_url', 'https://github.com/someone/winwin')
+    assert docs.colab_link('windows/layout', NOTEBOOKS['windows/layout'])==[]
+    cell, = docs.colab_link('tutorials/own_loop', path)
+    assert 'colab.research.google.com/github/someone/winwin/blob/main/nbs/tutorials/own_loop.ipynb' in cell.source
+
+def test_search_words_belong_to_pages():
+    assert tool.plan()['search'].keys()<=NOTEBOOKS.keys()
 
 @pytest.mark.browser
 @pytest.mark.parametrize('name', ['index', 'windows/layout'])
@@ -136,6 +201,7 @@ def test_a_notebook_without_a_place_is_refused():
 def test_every_room_has_a_page(site):
     for room,o in tool.plan()['rooms'].items():
         text = (site/room/'index.html').read_text(encoding='utf-8')
+        assert ('In a few lines' in text)==('example' in o)
         for p in docs.room_pages(room, NOTEBOOKS): assert f'href="{p.split("/")[1]}.html"' in text, f'{room}: no link to {p}'
         assert ('Internals' in text)==bool(o.get('internal'))
 

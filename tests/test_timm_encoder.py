@@ -274,7 +274,7 @@ def test_layer_decay(name):
 
 def test_listed():
     assert {'dinov3-base:convnext','eva02-large:dpt','vit-base:linear','dinov3-large:flow'}<=set(list_models('*')) and len(set(list_models()))==len(list_models())
-    assert all(model_task(n) in ('seg','depth','flow','pretrain') for n in list_models())
+    assert all(model_task(n) in ('seg','depth','flow','pretrain','dense','pair') for n in list_models())
 
 @pytest.mark.parametrize('bad', ['dinov3-base:mlp','nothing:convnext','resnet18:convnext','winwin_seg_huge'])
 def test_bad_names(bad):

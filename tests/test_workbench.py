@@ -326,13 +326,14 @@ def read_at(tau):
     "What the temperature explorer should say of its last layer, from the functions below it"
     from winwin.workbench.explorer import example_scene
     from winwin.attention.recorder import AttentionRecorder
-    from winwin.attention.token_maps import LayerCurves, prediction_change, read_with
+    from winwin.attention.token_maps import LayerCurves, read_with
+    from winwin.tasks import task_of
     from winwin.models.hub import bundled_model
     maps = AttentionRecorder(bundled_model(), example_scene(bundled_model()).frames)
     stats,name = LayerCurves(maps),list(maps.layers)[-1]
     (plain,_),(out,now) = (read_with(maps, dict.fromkeys(maps.layers, t), stats.tokens) for t in (1.,tau))
     return {'mean self, windows': stats.windows[name]['self'].mean().item(), 'mean self, full, with tau': now[name]['self'].mean().item(),
-            'change': prediction_change(maps.model, plain, out)[0]}
+            'change': task_of(maps.model).difference(plain, out)[0]}
 
 @pytest.mark.browser
 def test_temperature(lab, page):

@@ -3,9 +3,13 @@
     python tools/docs.py     writes README.md, docs/readme/ (its pictures) and _docs/ (the site); _proc/ holds work files
 
 nbdev's processors turn a notebook into a page, Sphinx with myst-nb and furo into HTML. No cell runs: pages show
-the outputs saved in the notebooks, and signatures are read from the exported modules. Warnings are errors.
+the outputs saved in the notebooks, and signatures are read from the exported modules. The reference of the command
+line is what `winwin COMMAND --help` prints. nbs/rooms.toml has the sidebar ([pages]) and words that the search should
+find although a page does not say them ([search]). With a `git_url` in settings.ini, tutorials and how-tos link to Colab.
+Warnings are errors.
 """
-import ast, base64, io, json, re, shutil, subprocess, sys, tokenize
+import ast, base64, hashlib, io, json, os, re, shutil, subprocess, sys, tokenize
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 
@@ -207,35 +211,45 @@ def link_notebooks(line, path, where):
 
 # --- The site
 
+def page_and_label(entry):
+    "Page and label of an entry such as 'Own images <tutorials/own_folder>'; without a label the page's title counts"
+    m = re.fullmatch(r'(.+?) <([\w/]+)>', entry)
+    return (m[2], m[1]) if m else (entry, None)
+
 def sidebar(pages):
-    "`{caption: [page]}` of nbs/rooms.toml; a room is one page, the other pages are behind it"
+    "`{caption: {page: label}}` of nbs/rooms.toml; rooms, internals and commands are behind a page each"
     plan = tool.plan()
-    front,*others = hall_pages()
-    out = {'Start': plan['pages']['Start'], 'Tutorials': plan['pages']['Tutorials'], 'Rooms': [f'{r}/index' for r in plan['rooms']],
-           plan['hall']['title']: [front], 'Results': plan['pages']['Results']}
-    behind = [*others, *(p for r in plan['rooms'] for p in room_pages(r, pages))]
-    if missing := pages.keys() - {p for ps in out.values() for p in ps} - set(behind):
+    out = {k: dict(map(page_and_label, ps)) for k,ps in plan['pages'].items()}
+    listed = {p for ps in out.values() for p in ps}
+    behind = [*hall_pages(), *(p for r in plan['rooms'] for p in room_pages(r, pages)), *(f'{r}/index' for r in plan['rooms'])]
+    if missing := pages.keys() - listed - set(behind):
         sys.exit(f'nbs/rooms.toml does not list {", ".join(sorted(missing))}: put each into a room, or under [pages]')
-    return {k: found for k,ps in out.items() if (found := [p for p in ps if p in pages or p.endswith('/index')])}
+    return {k: found for k,ps in out.items() if (found := {p: o for p,o in ps.items() if p in pages or p in MADE})}
+
+MADE = {'commands/index', 'reference', 'inside'} # pages without a notebook
 
 def hall_pages():
     "Pages of the hall: the command line in front, the others behind it"
     hall = tool.plan()['hall']
     return [*hall['last'][::-1], *hall['first']]
 
+def internal_pages(room): return [f'{room}/{m}' for m in tool.plan()['rooms'][room].get('internal', [])]
+
 def room_pages(room, pages):
     "Pages of a room in the order of their numbers, internal ones last"
-    inner = [f'{room}/{m}' for m in tool.plan()['rooms'][room].get('internal', [])]
+    inner = internal_pages(room)
     listed = [p for p in pages if p.startswith(f'{room}/') and p != f'{room}/index']
     return [*(p for p in listed if p not in inner), *(p for p in inner if p in listed)]
+
+def public_pages(room, pages): return [p for p in room_pages(room, pages) if p not in internal_pages(room)]
 
 def toctree(entries, **options):
     head = ''.join(f':{k}: {v}'.rstrip() + '\n' for k,v in dict(hidden='', **options).items())
     return '```{toctree}\n' + head + '\n' + '\n'.join(entries) + '\n```'
 
 def toctrees(plan):
-    entry = lambda p: 'Overview <self>' if p=='index' else p
-    return '\n\n'.join(toctree(map(entry, ps), caption=k) for k,ps in plan.items())
+    entry = lambda p,o: 'Overview <self>' if p=='index' else f'{o} <{p}>' if o else p
+    return '\n\n'.join(toctree([entry(*o) for o in ps.items()], caption=k) for k,ps in plan.items())
 
 def subtitle(path):
     "The line below a notebook's title"
@@ -243,25 +257,144 @@ def subtitle(path):
 
 def title(path): return next(m[1] for c in read_nb(path).cells if c.cell_type=='markdown' and (m := re.match(r'# ([^\n]+)', c.source)))
 
-def room_tables(room, pages):
-    "What is in a room: a table of its modules, one of its internals, and the tree of its pages"
-    inner = {f'{room}/{m}' for m in tool.plan()['rooms'][room].get('internal', [])}
+def module_table(names, pages):
     row = lambda p: (f'[{title(pages[p])}](/{p}.ipynb)', f'`winwin.{p.replace("/", ".")}`', prose(subtitle(pages[p])))
-    mine = room_pages(room, pages)
-    parts = ['## Modules', box('modules', table(['page', 'module', 'what it is'], [row(p) for p in mine if p not in inner]))]
+    return box('modules', table(['page', 'module', 'what it is'], [row(p) for p in names]))
+
+def room_tables(room, pages):
+    "What is in a room: an example to copy, a table of its modules, one of its internals, and the tree of its pages"
+    mine, inner = public_pages(room, pages), internal_pages(room)
+    parts = []
+    if code := tool.plan()['rooms'][room].get('example'): parts += ['## In a few lines', f'```python\n{code.strip()}\n```']
+    parts += ['## Modules', module_table(mine, pages)]
     if inner: parts += ['## Internals', 'How it is done inside. Import these from their modules; they may change without notice.',
-                        box('modules', table(['page', 'module', 'what it is'], [row(p) for p in mine if p in inner]))]
+                        module_table(inner, pages)]
     return '\n\n'.join([*parts, toctree([f'/{p}' for p in mine])])
+
+def write_made(name, *parts):
+    "A page without a notebook"
+    (SRC/name).parent.mkdir(parents=True, exist_ok=True)
+    (SRC/f'{name}.md').write_text('\n\n'.join(parts) + '\n', encoding='utf-8')
+
+def write_reference(pages):
+    "The page in front of the rooms, and the one in front of what is internal"
+    rooms = tool.plan()['rooms']
+    rows = [(f'[{o["title"]}](/{r}/index)', f'`winwin.{r}`', prose(o['says'])) for r,o in rooms.items()]
+    write_made('reference', '# Reference', '> Every public name, with its source, room by room',
+               'The library is a house with rooms; each imports only those above it in this table. A room has a page with an example, and a page per module.',
+               box('modules', table(['room', 'import from', 'what it is for'], rows)), toctree([f'/{r}/index' for r in rooms]))
+    inner = {r: ps for r in rooms if (ps := internal_pages(r))}
+    parts = [p for r,ps in inner.items() for p in (f'## {rooms[r]["title"]}', module_table(ps, pages))]
+    write_made('inside', '# Inside', '> Modules that you need to change winwin, not to use it',
+               'They are documented like all others, and may change without notice. [Contributing](/contributing.ipynb) explains how.',
+               '## The hall', 'The command line, the check of the machine, and what everything else stands on.',
+               module_table(hall_pages(), pages), *parts, toctree([f'/{p}' for p in [*hall_pages(), *(p for ps in inner.values() for p in ps)]]))
+
+# --- The command line, from its own help
+
+def help_text(*words):
+    "What `winwin WORDS --help` prints"
+    from winwin.cli import main
+    out, width = io.TextIOWrapper(io.BytesIO(), 'utf-8'), os.environ.get('COLUMNS') # boxes need an encoding
+    os.environ['COLUMNS'] = '120'
+    try:
+        with redirect_stdout(out): main([*words, '--help'])
+    except SystemExit: pass
+    finally:
+        if width is None: del os.environ['COLUMNS']
+        else: os.environ['COLUMNS'] = width
+    out.flush()
+    return out.buffer.getvalue().decode()
+
+def help_boxes(text):
+    "What stands before the boxes of a help text, and `{title: (lines of prose, {option: help})}`"
+    head, boxes, rows = [], {}, None
+    for line in text.splitlines():
+        if m := re.match(r'╭─ (.+?) ─*╮', line):
+            rows = boxes[m[1]] = ([], {})
+            continue
+        if rows is None or not line.startswith('│'):
+            if rows is None: head.append(line)
+            continue
+        line = line[2:-1].rstrip()
+        item = re.match(r'( *• |)(\S.*?)(?: {2,}(.*))?$', line)
+        if re.fullmatch('─+', line): # what stood above was prose
+            rows[0].extend(f'{k} {v}'.strip() for k,v in rows[1].items())
+            rows[1].clear()
+        elif item and line!='(required)': rows[1][item[2]] = item[3] or ''
+        elif rows[1]:
+            last = next(reversed(rows[1]))
+            rows[1][last] = f'{rows[1][last]} {line.strip()}'.strip()
+    return '\n'.join(head), boxes
+
+def plain(s):
+    "Words of a help text as Markdown"
+    cut = lambda p: re.sub(r'([*_$<>{}\[\]|~])', r'\\\1', p)
+    return ''.join(p if i%2 else cut(p) for i,p in enumerate(re.split(r'(`[^`]*`)', s)))
+
+def option_rows(options):
+    "Rows (option, help, default) of a box"
+    for flag,text in options.items():
+        m = re.search(r'\((default: ?(.*?)|required|optional)\)$', text)
+        word = '' if m is None else 'required' if m[1]=='required' else code((m[2] or '').strip())
+        if flag!='-h, --help': yield code(flag.replace('{None}|', '')), plain(text[:m.start()] if m else text), word if word not in ('`None`','`False`') else ''
+
+def command_parts(*words, level='##'):
+    "Usage, description and options of a command as Markdown; its subcommands, if it has any"
+    head, boxes = help_boxes(help_text(*words))
+    if not boxes: return [f'```text\n{head.strip()}\n```'], {}
+    usage, _, about = head.strip().partition('\n')
+    usage = re.sub(r'\{[^}]{80,}\}', 'NAME', usage) # a list of names follows below
+    parts = [f'```text\n{usage.removeprefix("usage: ")}\n```', *(f'```text\n{o}\n```' if o.startswith(' ') else plain(o) for o in about.strip('\n').split('\n\n') if o.strip())]
+    subs = {}
+    for name,(text,options) in boxes.items():
+        if name.startswith('subcommands'): subs = options; continue
+        rows = list(option_rows(options))
+        if not rows: continue
+        parts += [f'{level} {name[0].upper()+name[1:]}', *map(plain, text), box('flags', table(['option', 'what it does', 'default'], rows))]
+    return parts, subs
+
+def task_presets():
+    "`{task: preset}`: one that reads your own folder, if there is one"
+    from winwin.training.recipes import presets
+    out = {}
+    for name,r in presets.items():
+        if r.train.task not in out or 'folder' in r.data and 'folder' not in presets[out[r.train.task]].data: out[r.train.task] = name
+    return out
+
+def write_commands():
+    "A page for every command, and one in front of them"
+    _, commands = command_parts()
+    row = lambda k: (f'[`winwin {k}`](/commands/{k})', plain(commands[k]))
+    write_made('commands/index', '# Command line', '> Every command and every option, as `--help` prints them',
+               'Training, scoring and predicting need no line of Python. `winwin COMMAND --help` says the same as these pages.',
+               box('modules', table(['command', 'what it does'], [row(k) for k in commands])),
+               toctree([f'winwin {k} </commands/{k}>' for k in commands]))
+    for k in commands:
+        parts, subs = command_parts(k)
+        parts = [o for o in parts if o!=plain(commands[k])] # the subtitle says it
+        if k=='train': parts = train_parts(parts, subs)
+        write_made(f'commands/{k}', f'# winwin {k}', f'> {plain(commands[k]).split(": ")[0].rstrip(".")}', *parts)
+
+def train_parts(parts, presets):
+    "The page of `winwin train`: all presets, and the options for each task"
+    parts = [*parts, '## Presets', box('flags', table(['preset', 'what it trains'], [(code(k), plain(v)) for k,v in presets.items()]))]
+    for task,preset in task_presets().items():
+        more, _ = command_parts('train', preset, level='###')
+        parts += [f'## Options for {task}, with the values of {code(preset)}', *more]
+    return parts
 
 def live_pages(to):
     "Explorers as pages that need no kernel, in the folder `to`; made again only when the package has changed"
     from winwin.workbench.lab import explorers
-    newest = max(f.stat().st_mtime for f in LIB.rglob('*') if f.is_file() and '__pycache__' not in f.parts)
+    files = sorted(f for f in LIB.rglob('*') if f.is_file() and '__pycache__' not in f.parts)
+    now = hashlib.sha256(b''.join(hashlib.sha256(f.read_bytes()).digest() for f in files)).hexdigest()
     LIVE.mkdir(exist_ok=True)
-    for name,(kind,*_) in explorers.items():
-        page = LIVE/f'{name}.html'
-        if not page.exists() or page.stat().st_mtime<newest: make_live(kind, name).save(page)
-        shutil.copy(page, to/page.name)
+    mark = LIVE/'made-from'
+    if not mark.exists() or mark.read_text()!=now:
+        for name,(kind,*_) in explorers.items(): make_live(kind, name).save(LIVE/f'{name}.html')
+        mark.write_text(now)
+    for name in explorers: shutil.copy(LIVE/f'{name}.html', to/f'{name}.html')
 
 def make_live(kind, name):
     "An explorer on built-in data, with all marks on the curve of the temperature"
@@ -323,6 +456,24 @@ def write_page(page, path, pages):
     (SRC/name).parent.mkdir(parents=True, exist_ok=True)
     write_nb(page, SRC/f'{name}.ipynb')
 
+def colab_link(name, path):
+    "A cell below the title that opens a tutorial or how-to in Colab, if settings.ini has the address of a GitHub repository"
+    from nbdev.config import get_config
+    cfg = get_config()
+    repo = cfg.git_url.removeprefix('https://github.com/')
+    if repo==cfg.git_url or not name.startswith(('tutorials/','howto/')): return []
+    at = f'https://colab.research.google.com/github/{repo.strip("/")}/blob/{cfg.branch}/{path.relative_to(ROOT).as_posix()}'
+    return [mk_cell(f'[Open in Colab]({at})', 'markdown', options_=dict(made=True))]
+
+def add_search_words(file):
+    "Let the search find pages by the words under [search] of nbs/rooms.toml, as Sphinx finds main index entries"
+    head, body, tail = re.fullmatch(r'(\w+\.setIndex\()(.*)(\))', file.read_text(encoding='utf-8'), re.S).groups()
+    index = json.loads(body)
+    for page,words in tool.plan()['search'].items():
+        at = [index['docnames'].index(page), '', True]
+        for w in words: index['indexentries'].setdefault(w.lower(), []).append(at)
+    file.write_text(head + json.dumps(index, separators=(',',':')) + tail, encoding='utf-8')
+
 # --- README.md
 
 def picture(cell, png, k):
@@ -373,12 +524,15 @@ def main():
         if name=='index':
             readme(page)
             page.cells.append(mk_cell(toctrees(plan), 'markdown', options_={}))
-        elif name==hall_pages()[0]: page.cells.append(mk_cell(toctree([f'/{p}' for p in hall_pages()[1:]]), 'markdown', options_=dict(made=True)))
         elif name.endswith('/index'): page.cells.append(mk_cell(room_tables(name.split('/')[0], pages), 'markdown', options_=dict(made=True)))
+        page.cells[1:1] = colab_link(name, path)
         write_page(page, path, pages)
     write_rooms(pages)
+    write_reference(pages)
+    write_commands()
     err = subprocess.call([sys.executable, '-m', 'sphinx', '-q', '-W', '--keep-going', '-d', WORK/'doctrees', '-b', 'html', SRC, HTML], cwd=ROOT)
     if err: sys.exit(err)
+    add_search_words(HTML/'searchindex.js')
     check([ROOT/'README.md', *HTML.rglob('*.html'), HTML/'searchindex.js'])
     shutil.rmtree(OUT, ignore_errors=True)
     HTML.rename(OUT)

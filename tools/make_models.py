@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 from torch.utils.data import ConcatDataset
-from winwin.inference.modes import predict_flow
 from winwin.inference.modes import predict
 from winwin.models.hub import load_model, save_model
 from winwin.training.recipes import change, get_preset, recipe_augment, recipe_data, recipe_model, recipe_task
@@ -67,7 +66,7 @@ def ship(task, steps, cache, runs, out, unfinished):
     save_model(model.half(), out/task, extra=extra)
     model = load_model(out/task).eval() # as users get it: fp16 read as fp32
     valid = recipe_data(recipe, 'valid')
-    scores = evaluate(model, valid, what, predict_flow if task=='flow' else predict, progress=False)
+    scores = evaluate(model, valid, what, predict, progress=False)
     keep = {k: round(v, 4) for k,v in scores.items() if '/' not in k and not math.isnan(v)}
     if task=='flow': keep |= zero_flow(valid)
     keep |= dict(images=len(valid), steps=done)

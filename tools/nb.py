@@ -154,7 +154,7 @@ __all__ = [{first}*_HOME]
 
 def __getattr__(name):
 {rooms}    if name not in _HOME: raise AttributeError(f"module {{__name__!r}} has no attribute {{name!r}}")
-    return getattr(import_module(f'.{{_HOME[name]}}', __name__), name)
+{find}
 
 def __dir__(): return sorted(set(globals()) | set(__all__))
 '''
@@ -167,9 +167,17 @@ def lines(start, words, end='', width=100):
         now.append(w)
     return '\n'.join(start + ' '.join(o).rstrip(',') + end for o in out+[now] if o)
 
-def init_body(homes, first='', rooms=''):
-    "Lazy names: `{module: [names]}`, modules as seen from the package"
-    return BODY.format(first=first, rooms=rooms,
+FIND = "    return getattr(import_module(f'.{_HOME[name]}', __name__), name)"
+FIND_EXTRA = '''    try: return getattr(import_module(f'.{_HOME[name]}', __name__), name)
+    except ModuleNotFoundError as error:
+        if error.name not in %s: raise
+        raise ImportError(f"{name} needs {error.name}, which is not installed: "
+                          "pip install 'winwin[%s]'") from error'''
+
+def init_body(homes, first='', rooms='', extra=None):
+    "Lazy names: `{module: [names]}`, modules as seen from the package; `extra` names what a missing module belongs to"
+    find = FIND if extra is None else FIND_EXTRA % (tuple(plan()['extras'][extra]), extra)
+    return BODY.format(first=first, rooms=rooms, find=find,
         imports='\n'.join(lines(f'    from .{m} import ', [f'{o},' for o in n]) for m,n in homes.items()),
         home='\n'.join(lines('    ', [f'{o!r}: {m!r},' for o in n], ',') for m,n in homes.items()))
 
@@ -191,8 +199,8 @@ def init_texts():
     rooms = list(plan()['rooms'])
     known = lines('    ', [f'{r!r},' for r in rooms], ',')
     top = HEAD.format(says=cfg.description) + f'\n__version__ = "{cfg.version}"\n' + init_body(front(names), "'__version__', ",
-        "    if name in _ROOMS: return import_module(f'.{name}', __name__)\n").replace('\ndef __getattr__', f'_ROOMS = (\n{known}\n)\n\ndef __getattr__', 1)
-    return {LIB/'__init__.py': top} | {LIB/r/'__init__.py': HEAD.format(says=plan()['rooms'][r]['says']) + init_body(door(r, names)) for r in rooms}
+        "    if name in _ROOMS: return import_module(f'.{name}', __name__)\n", 'lab').replace('\ndef __getattr__', f'_ROOMS = (\n{known}\n)\n\ndef __getattr__', 1)
+    return {LIB/'__init__.py': top} | {LIB/r/'__init__.py': HEAD.format(says=plan()['rooms'][r]['says']) + init_body(door(r, names), extra=plan()['rooms'][r].get('extra')) for r in rooms}
 
 def clear_stale():
     "Remove modules that no notebook makes any more"

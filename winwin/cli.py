@@ -50,19 +50,20 @@ def parse_train(
 # %% ../nbs/91_cli.ipynb #2a8210cb
 def _train(args):
     "Run `winwin train`"
-    from winwin.training.recipes import change, recipe_variants, train_recipe
+    from winwin.training.recipes import change, recipe_data, recipe_task, recipe_variants
+    from winwin.training.recipes import train_recipe
     job = parse_train(args)
     recipe = job.recipe
     if job.variant is not None: recipe = change(recipe, **recipe_variants(recipe, job.variant))
     if job.check and _print_problems(recipe): return 1
+    task = recipe_task(recipe, recipe_data(recipe))
     try: result = train_recipe(recipe, job.out, resume=job.resume)
     except KeyboardInterrupt as stop:
         resume = args if '--resume' in args else [*args,'--resume']
         print(f'\n{stop or "stopped"}. To resume: winwin train {shlex.join(resume)}',
               file=sys.stderr)
         return 130
-    task = recipe.train.task
-    if result.scores: print(_scores_table(task, result.scores))
+    if result.scores: print(task.metrics().table(result.scores))
     print(f'Checkpoints: {job.out}/best and {job.out}/last. Log: {job.out}/log.jsonl.\n'
           f'Next: {_next_command(task, job.out)}')
     return 0
@@ -81,27 +82,17 @@ def _print_problems(recipe):
 # %% ../nbs/91_cli.ipynb #c0dd4f3e
 def _preset_text(recipe):
     "One line about a preset"
+    from winwin.models.dense import model_frames
     data = 'your own folder' if recipe.data.endswith('folder') else recipe.data
     train = recipe.train
-    unit = 'pairs' if train.task in ('flow','pretrain') else 'images'
+    unit = 'pairs' if model_frames(recipe.model)==2 else 'images'
     steps = f'{train.steps} steps of {train.batch_size} {unit}'
     return f'{recipe.model} on {data}, windows {train.windows}, {steps}'
 
 def _next_command(task, out):
     "The command to try after training"
-    if task=='pretrain': return f'winwin train flow-folder --root FOLDER --weights {out}/best'
-    return f'winwin predict {out} {"A.png B.png" if task=="flow" else "IMAGES"} -o OUT'
-
-def _scores_table(task, scores):
-    "Scores of a task as text"
-    from winwin.tasks.flow_scoring import FlowMetrics
-    from winwin.tasks.segmentation import SegMetrics
-    from winwin.tasks.depth import DepthMetrics
-    if task=='depth': return DepthMetrics().table(scores)
-    if task=='flow': return FlowMetrics().table(scores)
-    if task=='pretrain': return f'{scores["mse"]:.4f} mean squared error of hidden patches'
-    names = [k.removeprefix('IoU/') for k in scores if k.startswith('IoU/')]
-    return SegMetrics(len(names), names).table(scores)
+    if not task.predicts: return f'winwin train flow-folder --root FOLDER --weights {out}/best'
+    return f'winwin predict {out} {"A.png B.png" if len(task.inputs)==2 else "IMAGES"} -o OUT'
 
 # %% ../nbs/91_cli.ipynb #f333e4d6
 @dataclass
@@ -125,13 +116,12 @@ class Eval:
         from winwin.training.recipes import recipe_data, recipe_task
         model = load_model(find_model(self.checkpoint), pick_device(self.device))
         recipe = self._recipe(model)
-        task = recipe.train.task
         data = recipe_data(recipe, 'valid')
-        scores = evaluate(model, data, recipe_task(recipe, data), self._predict(task),
-                          progress=not self.json)
+        task = recipe_task(recipe, data)
+        scores = evaluate(model, data, task, self._predict(task), progress=not self.json)
         out = dict(images=len(data), mode=self.mode, scores=scores)
         if self.json: print(json.dumps(out, indent=1))
-        else: print(f'{len(data)} images, mode {self.mode}\n{_scores_table(task, scores)}')
+        else: print(f'{len(data)} images, mode {self.mode}\n{task.metrics().table(scores)}')
         return 0
 
 # %% ../nbs/91_cli.ipynb #804fdbdd
@@ -153,10 +143,9 @@ def _recipe(self:Eval, model):
 def _predict(self:Eval, task):
     "How `evaluate` runs the model; none = by the task itself"
     from functools import partial
-    from winwin.inference.modes import predict, predict_flow
-    if task=='pretrain': return None
-    run = predict_flow if task=='flow' else predict
-    return partial(run, mode=self.mode, size=self.size, overlap=self.overlap)
+    from winwin.inference.modes import predict
+    if not task.predicts: return None
+    return partial(predict, mode=self.mode, size=self.size, overlap=self.overlap, task=task)
 
 # %% ../nbs/91_cli.ipynb #5cbce686
 def _word(kind, name):
@@ -188,69 +177,44 @@ class Predict:
     def run(self)->int: # 0, or 1 if some images failed
         "Predict and write files"
         from winwin.training.checkpoints import find_model
-        from winwin.models.dense import FlowModel
         from winwin.models.controls import set_position_scale
-        from winwin.inference.predictor import open_model
+        from winwin.inference.predictor import Predictor, open_model
         model = open_model(find_model(self.checkpoint), self.device)
         if self.position_scale is not None: set_position_scale(model, self.position_scale)
-        return self._flow(model) if isinstance(model, FlowModel) else self._images(model)
+        options = {} if self.max_depth is None else dict(max_depth=self.max_depth)
+        predictor = Predictor(model, self.mode, self.size, self.overlap, self.weights, **options)
+        with warnings.catch_warnings(): # the report has them
+            warnings.simplefilter('ignore')
+            return self._predict(predictor, Path(self.source))
 
 # %% ../nbs/91_cli.ipynb #5d82f1a4
 @patch
-def _images(self:Predict, model):
-    "Predict single images"
-    from winwin.inference.predictor import Predictor
-    self._refuse('second', 'suffixes', 'format', 'largest', 'submission',
-                 why=f'applies to flow models only, and {self.checkpoint} is not one')
-    predictor = Predictor(model, self.mode, self.size, self.overlap, self.weights or 'uniform',
-                          max_depth=self.max_depth)
-    source = Path(self.source)
-    kinds = self.kinds or ('map','overlay')
-    bits = self.bits or 16
-    if not source.is_dir():
-        prediction = predictor(source)
-        return _print_files(prediction.save(self.out, kinds, bits=bits, overwrite=self.overwrite))
-    with warnings.catch_warnings(): # the report has them
-        warnings.simplefilter('ignore')
-        report = predictor.folder(source, self.out, kinds, bits, self.overwrite)
-    return _print_report(report, self.out, 'image')
-
-# %% ../nbs/91_cli.ipynb #10150483
-@patch
-def _flow(self:Predict, model):
-    "Predict pairs"
-    from winwin.inference.predictor import FlowPredictor
+def _predict(self:Predict, predictor, source):
+    "Predict one item, a folder or a submission; returns 0, or 1 if some failed"
     from winwin.inference.submissions import write_submission
-    self._refuse('bits', 'max_depth', why='does not apply to flow models')
-    predictor = FlowPredictor(model, self.mode, self.size, self.overlap,
-                              self.weights or 'confidence')
-    source = Path(self.source)
+    pairs = len(predictor.task.inputs)==2
+    unit = 'pair' if pairs else 'image'
+    if not pairs:
+        self._refuse('second', 'suffixes', 'submission', why=f'is for pairs of frames, and '
+                     f'{self.checkpoint} takes single images')
     if not source.exists(): raise FileNotFoundError(f'there is no file or folder {source}')
-    how = dict(kinds=self.kinds or ('flow','color'), format=self.format or '.flo',
-               overwrite=self.overwrite)
-    with warnings.catch_warnings(): # the report has them
-        warnings.simplefilter('ignore')
-        if self.submission:
-            self._refuse('second', 'kinds', 'suffixes', 'format', 'largest',
-                         why='does not apply: --submission fixes names and files')
-            report = write_submission(predictor, source, self.out, self.submission,
-                                      overwrite=self.overwrite)
-            return _print_report(report, self.out, 'pair')
-        if source.is_dir():
-            report = predictor.folder(source, self.out, self.second, self.suffixes,
-                                      largest=self.largest, **how)
-            return _print_report(report, self.out, 'pair')
-    return self._two_frames(predictor, how)
-
-# %% ../nbs/91_cli.ipynb #c882fc43
-@patch
-def _two_frames(self:Predict, predictor, how):
-    "Predict one pair"
-    if self.second is None:
-        raise ValueError(f'{self.source} is one frame; give the second one too, or a folder')
+    if self.submission:
+        self._refuse('second', 'kinds', 'suffixes', 'format', 'largest', 'bits',
+                     why='does not apply: --submission fixes names and files')
+        report = write_submission(predictor, source, self.out, self.submission,
+                                  overwrite=self.overwrite)
+        return _print_report(report, self.out, unit)
+    how = dict(kinds=self.kinds or None, bits=self.bits, overwrite=self.overwrite,
+               format=self.format)
+    if source.is_dir():
+        report = predictor.folder(source, self.out, second=self.second, suffixes=self.suffixes,
+                                  largest=self.largest, **how)
+        return _print_report(report, self.out, unit)
     self._refuse('suffixes', why='does not apply: both frames are given')
+    if pairs and self.second is None:
+        raise ValueError(f'{source} is one frame; give the second one too, or a folder')
+    prediction = predictor(source, *([self.second] if pairs else []))
     largest = None if self.largest=='all' else self.largest
-    prediction = predictor(Path(self.source), self.second)
     return _print_files(prediction.save(self.out, largest=largest, **how))
 
 # %% ../nbs/91_cli.ipynb #fdcd2f7f

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from .views import AttentionComparison, compare_attention
     from .recorder import RecordedLayer, AttentionRecorder, normalize_images
     from .token_maps import TokenRows, token_panels, layer_rows, mosaic, tau_curve, curve_map
-    from .token_maps import token_stats, LayerCurves, read_with, prediction_picture
-    from .token_maps import prediction_change
+    from .token_maps import token_stats, LayerCurves, read_with
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'attention_sums': 'statistics', 'head_taus': 'statistics', 'self_probability': 'statistics',
@@ -26,7 +25,6 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'TokenRows': 'token_maps', 'token_panels': 'token_maps', 'layer_rows': 'token_maps',
     'mosaic': 'token_maps', 'tau_curve': 'token_maps', 'curve_map': 'token_maps',
     'token_stats': 'token_maps', 'LayerCurves': 'token_maps', 'read_with': 'token_maps',
-    'prediction_picture': 'token_maps', 'prediction_change': 'token_maps',
 }
 __all__ = [*_HOME]
 

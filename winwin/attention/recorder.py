@@ -50,7 +50,7 @@ def find(self:RecordedLayer,
     tokens:int|Sequence[int], # Flat row-major ids in the grid
 )->Tensor: # (n,)
     "Indices of image tokens among the queries"
-    want = torch.as_tensor(tokens).reshape(-1)
+    want = torch.as_tensor(tokens, device='cpu').reshape(-1)
     if not len(want): raise ValueError('no tokens are given; give at least one')
     hit = want[:,None]==self.ids
     if lost := want[~hit.any(1)].tolist():

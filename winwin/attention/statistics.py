@@ -124,7 +124,7 @@ def token_products(
     b:Tensor, # Vectors of the same tokens, same shape
 )->Tensor: # (B,heads,N)
     "Dot product of two vectors per token"
-    return torch.linalg.vecdot(*(o.detach().to(_precise(o)) for o in (a,b)))
+    with _no_autocast(a): return torch.linalg.vecdot(*(o.detach().to(_precise(o)) for o in (a,b)))
 
 # %% ../../nbs/attention/00_statistics.ipynb #1c1ab19b
 def attention_logits(
@@ -280,7 +280,8 @@ class TauCurve:
         self.lo = lo
         self.hi = hi
         self.nodes = nodes
-        x = -torch.cos(torch.arange(nodes, dtype=torch.float64)*math.pi/(nodes-1))
+        angle = torch.arange(nodes, dtype=torch.float64, device='cpu')*math.pi/(nodes-1)
+        x = -torch.cos(angle)
         self.inverse = torch.linalg.inv(torch.cat([_powers(x, 2*nodes),_slopes(x, 2*nodes)]))
         pairs = [_log_sum(q, k, t, route) for t in ((x+1)/2*(hi-lo)+lo).tolist()]
         values = [v for v,_ in pairs]
@@ -330,7 +331,7 @@ def self_probability(self:TauCurve,
 # %% ../../nbs/attention/00_statistics.ipynb #0aefbe16
 def _powers(x, n):
     "Chebyshev polynomials (len(x),n)"
-    return torch.cos(torch.arange(n)*torch.arccos(x.clamp(-1, 1))[:,None])
+    return torch.cos(torch.arange(n, device=x.device)*torch.arccos(x.clamp(-1, 1))[:,None])
 
 def _slopes(x, n):
     "Their derivatives: n times the polynomial of the second kind"

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TokenRows', 'token_panels', 'layer_rows', 'mosaic', 'tau_curve', 'curve_map',
-           'token_stats', 'LayerCurves', 'read_with', 'prediction_picture', 'prediction_change']
+           'token_stats', 'LayerCurves', 'read_with']
 
 # %% ../../nbs/attention/03_token_maps.ipynb #a9d8e34d
 from collections.abc import Sequence
@@ -12,8 +12,7 @@ import numpy as np, torch, torch.nn.functional as F, torch.nn as nn
 from torch import Tensor
 from ..machine import evaluating, patch
 from ..windows.layout import Windows
-from ..data.pictures import class_palette, flow_to_color, heat_bytes
-from ..worlds.datasets import color_labels
+from ..data.pictures import heat_bytes
 from ..models.dense import DenseModel, FlowModel
 from ..models.controls import layer_tau, tempered, watch
 from .statistics import TauCurve, attention_logits, attention_sums, head_taus
@@ -196,7 +195,8 @@ class LayerCurves:
         seed:int=0,          # Draws the tokens
     ):
         ids = maps.windows[0].index()[0].cpu()
-        pick = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[:samples]
+        rng = torch.Generator().manual_seed(seed)
+        pick = torch.randperm(len(ids), generator=rng, device='cpu')[:samples]
         self.maps = maps
         self.tokens = ids[pick].tolist()
         self.windows = {}
@@ -261,37 +261,3 @@ def read_with(
     with evaluating(maps.model),tempered(maps.model, taus),watch(maps.layers, see):
         out = maps.model(*(o.to(maps.device) for o in maps.imgs))[0]
     return out,stats
-
-# %% ../../nbs/attention/03_token_maps.ipynb #661ca146
-def prediction_picture(
-    model:nn.Module,       # Model that made the prediction
-    out:Tensor,            # Prediction (1,C,h,w)
-    scale:float|None=None, # Largest flow or log depth of the colours; none = the prediction's
-)->np.ndarray: # (h,w,3) uint8
-    "A prediction in colours: classes, depth or flow"
-    if isinstance(model, FlowModel):
-        return (255*flow_to_color(out[0,:2].cpu(), scale)).round().astype(np.uint8)
-    C = out.shape[1]
-    if C>1: return color_labels(out[0].argmax(0), None if C==14 else class_palette(C))
-    import matplotlib
-    depth = _depth(out)[0,0].cpu().numpy()
-    far = depth.max() if scale is None else _depth(torch.tensor(scale)).item()
-    return matplotlib.colormaps['magma_r'](depth/far, bytes=True)[...,:3]
-
-def _depth(out): return out.float().clamp(-20, 20).exp() # metres, from their logarithm
-
-# %% ../../nbs/attention/03_token_maps.ipynb #59f004c8
-def prediction_change(
-    model:nn.Module,  # Model that made the predictions
-    old:Tensor,       # Prediction (1,C,h,w)
-    new:Tensor,       # Another, same shape
-)->tuple[float,str]: # The difference, as a number and as text
-    "Difference of two predictions: share of pixels, relative depth, or pixels of flow"
-    if isinstance(model, FlowModel):
-        change = (new-old)[0,:2].norm(dim=0).mean().item()
-        return change,f'{change:.2f} pixels apart on average'
-    if old.shape[1]>1:
-        change = (new.argmax(1)!=old.argmax(1)).float().mean().item()
-        return change,f'{change:.1%} of pixels differ'
-    change = (_depth(new)/_depth(old)-1).abs().mean().item()
-    return change,f'{change:.1%} apart on average'

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .cost import CountFlops, Cost, trace_cost, as_model, flops, Memory, memory, Plan, plan
     from .cost import Speed, step_seconds, measure_speed
-    from .harness import benches, compare, ratio, Bench, list_benches, register, run_bench
+    from .harness import benches, compare, ratio, Bench, list_benches, register_bench, run_bench
     from .harness import use_threads, gemm, cpu_share, check_targets, call_memory, peak_memory
     from .harness import report_bench
     from .contests import model_benches, PlainViT, vit_flops, RecipeStep, write_streets
@@ -18,7 +18,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'flops': 'cost', 'Memory': 'cost', 'memory': 'cost', 'Plan': 'cost', 'plan': 'cost',
     'Speed': 'cost', 'step_seconds': 'cost', 'measure_speed': 'cost',
     'benches': 'harness', 'compare': 'harness', 'ratio': 'harness', 'Bench': 'harness',
-    'list_benches': 'harness', 'register': 'harness', 'run_bench': 'harness',
+    'list_benches': 'harness', 'register_bench': 'harness', 'run_bench': 'harness',
     'use_threads': 'harness', 'gemm': 'harness', 'cpu_share': 'harness',
     'check_targets': 'harness', 'call_memory': 'harness', 'peak_memory': 'harness',
     'report_bench': 'harness',

@@ -34,7 +34,7 @@ from ..training.streams import ItemStream, batches, stack
 from ..training.loop import make_optimizer, make_schedule
 from ..training.recipes import Recipe, change, get_preset, recipe_augment, recipe_data
 from ..training.recipes import recipe_model, recipe_task
-from ..inference.modes import predict, predict_flow
+from ..inference.modes import predict
 from .cost import flops
 from .harness import Bench, ratio
 
@@ -224,9 +224,9 @@ class RecipeStep:
         self.update = update
         self.task = recipe_task(recipe, recipe_data(recipe), weigh=update)
         self.model = recipe_model(recipe, self.task).to(device).train()
-        self.choose = partial(self.task.choose, scheme=parse_scheme(windows or cfg.windows),
+        self.choose = partial(self.task.draw_windows, scheme=parse_scheme(windows or cfg.windows),
                               patch=self.model.patch_size)
-        items = [self.task.prepare(data[i%len(data)]) for i in range(cfg.batch_size)]
+        items = [self.task.select(data[i%len(data)]) for i in range(cfg.batch_size)]
         self.first = self.place(stack(items))
         self.generator = torch.Generator().manual_seed(cfg.seed)
         self.count = 0
@@ -252,7 +252,7 @@ def __call__(self:RecipeStep, batch:dict|None=None)->float: # The loss
     cfg = self.recipe.train
     if self.update: self.schedule.step_update(self.count)
     self.model.zero_grad()
-    loss = self.task.judge(self.model, self.place(batch), self.model.patch_size)
+    loss = self.task.batch_loss(self.model, self.place(batch), self.model.patch_size)
     loss.backward()
     self.count += 1
     if self.update:
@@ -268,7 +268,7 @@ def load(self:RecipeStep, workers:int=0, steps:int=10_000)->Iterator[dict]:
     cfg = self.recipe.train
     stream = ItemStream(recipe_data(self.recipe), self.task.keys, self.model.patch_size, cfg.seed,
                         recipe_augment(self.recipe, self.task), cfg.size,
-                        getattr(self.task, 'ignore', 255), self.task.prepare)
+                        self.task.kinds(), self.task.select)
     return batches(stream, range(steps), cfg.batch_size, workers=workers, choose=self.choose)
 
 # %% ../../nbs/bench/02_contests.ipynb #a2736e9e
@@ -511,7 +511,7 @@ def _predict_flow(part=(432,1024), **kw):
         torch.manual_seed(0)
         model = create_model('winwin_flow_base').to(device).eval()
         first,second = (torch.rand(1,3,*part, generator=rng).to(device) for _ in range(2))
-        return lambda: predict_flow(model, first, second, **kw)
+        return lambda: predict(model, first, second, **kw)
     return case
 
 _half = 'tiles, overlap 0.5'

@@ -8,15 +8,17 @@ if TYPE_CHECKING:
     from .images import read_depth, to_images, load_image, fit_image, find_files, describe_folder
     from .images import suffix_text, size_text
     from .pictures import ERROR_STEPS, check_flow, full_precision, mark_unknown, flow_wheel
-    from .pictures import flow_to_color, show_wheel, show_flow, show_arrows, warp, show_warp
-    from .pictures import flow_error_map, show_flow_error, class_palette, depth_colors, heat_bytes
+    from .pictures import flow_to_color, wheel_picture, show_wheel, show_flow, show_arrows, warp
+    from .pictures import show_warp, flow_error_map, error_shades, show_flow_error, class_palette
+    from .pictures import depth_colors, heat_bytes
     from .flow_files import FLOW_FORMATS, check_dataset, read_flow, write_flow
     from .folders import FileDataset, report_missing, paired_item, SegFolder, DepthFolder
     from .folders import FlowPairs, natural_key, FlowFolder, FramePairs
     from .benchmarks import CITYSCAPES, CAMVID, check_choice, list_folders, archive_root
     from .benchmarks import check_count, BDD100K, CamVid, read_colours, NYUv2, NYUv2Folder
     from .benchmarks import FlyingChairs, FlyingThings3D, Sintel, TartanAir, Spring, KITTI
-    from .augment import fit_to_patches, resize_item, resize_flow, Augment, FlowAugment
+    from .augment import MAP_KINDS, MapKind, fit_to_patches, resize_item, resize_flow, rotate_item
+    from .augment import Augment, FlowAugment
     from .catalogue import need_folders, Cityscapes, ADE20K, PascalVOC, CocoPanoptic, CocoNotes
     from .catalogue import read_coco, segments_to_classes, CocoShapes, paint_shapes, KITTIDepth
     from .catalogue import DIODE, HubItems, open_hub
@@ -28,10 +30,10 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'describe_folder': 'images', 'suffix_text': 'images', 'size_text': 'images',
     'ERROR_STEPS': 'pictures', 'check_flow': 'pictures', 'full_precision': 'pictures',
     'mark_unknown': 'pictures', 'flow_wheel': 'pictures', 'flow_to_color': 'pictures',
-    'show_wheel': 'pictures', 'show_flow': 'pictures', 'show_arrows': 'pictures',
-    'warp': 'pictures', 'show_warp': 'pictures', 'flow_error_map': 'pictures',
-    'show_flow_error': 'pictures', 'class_palette': 'pictures', 'depth_colors': 'pictures',
-    'heat_bytes': 'pictures',
+    'wheel_picture': 'pictures', 'show_wheel': 'pictures', 'show_flow': 'pictures',
+    'show_arrows': 'pictures', 'warp': 'pictures', 'show_warp': 'pictures',
+    'flow_error_map': 'pictures', 'error_shades': 'pictures', 'show_flow_error': 'pictures',
+    'class_palette': 'pictures', 'depth_colors': 'pictures', 'heat_bytes': 'pictures',
     'FLOW_FORMATS': 'flow_files', 'check_dataset': 'flow_files', 'read_flow': 'flow_files',
     'write_flow': 'flow_files',
     'FileDataset': 'folders', 'report_missing': 'folders', 'paired_item': 'folders',
@@ -43,7 +45,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'NYUv2': 'benchmarks', 'NYUv2Folder': 'benchmarks', 'FlyingChairs': 'benchmarks',
     'FlyingThings3D': 'benchmarks', 'Sintel': 'benchmarks', 'TartanAir': 'benchmarks',
     'Spring': 'benchmarks', 'KITTI': 'benchmarks',
-    'fit_to_patches': 'augment', 'resize_item': 'augment', 'resize_flow': 'augment',
+    'MAP_KINDS': 'augment', 'MapKind': 'augment', 'fit_to_patches': 'augment',
+    'resize_item': 'augment', 'resize_flow': 'augment', 'rotate_item': 'augment',
     'Augment': 'augment', 'FlowAugment': 'augment',
     'need_folders': 'catalogue', 'Cityscapes': 'catalogue', 'ADE20K': 'catalogue',
     'PascalVOC': 'catalogue', 'CocoPanoptic': 'catalogue', 'CocoNotes': 'catalogue',

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['ERROR_STEPS', 'check_flow', 'full_precision', 'mark_unknown', 'flow_wheel',
-           'flow_to_color', 'show_wheel', 'show_flow', 'show_arrows', 'warp', 'show_warp',
-           'flow_error_map', 'show_flow_error', 'class_palette', 'depth_colors', 'heat_bytes']
+           'flow_to_color', 'wheel_picture', 'show_wheel', 'show_flow', 'show_arrows', 'warp',
+           'show_warp', 'flow_error_map', 'error_shades', 'show_flow_error', 'class_palette',
+           'depth_colors', 'heat_bytes']
 
 # %% ../../nbs/data/01_pictures.ipynb #65239ef5
 import math
@@ -103,18 +104,24 @@ def _one(flow):
     return flow
 
 # %% ../../nbs/data/01_pictures.ipynb #7560a318
+def wheel_picture(
+    n:int=101, # Pixels across
+)->np.ndarray: # (n,n,4), clear outside the rim
+    "The key to the colours: a vector from the centre to a point has the colour of the point"
+    u,v = np.meshgrid(*[(np.arange(n)+.5)/n*2-1]*2)
+    rim = ((1-np.hypot(u, v))*n/2).clip(0, 1)[...,None] # fades over one pixel
+    rgb = flow_to_color(np.stack([u,v])/np.maximum(np.hypot(u, v), 1), largest=1.001)
+    return np.concatenate([rgb, rim], -1)
+
 def show_wheel(
     ax=None,                  # Axes to draw on
     largest:float|None=None,  # Length in pixels at the rim, written below it
     n:int=101,                # Pixels across
 ):
-    "Draw the key to the colours: a vector from the centre to a point has the colour of the point"
+    "Draw `wheel_picture`, the key to the colours"
     import matplotlib.pyplot as plt
     if ax is None: _,ax = plt.subplots(figsize=(1.6,1.6), layout='constrained')
-    u,v = np.meshgrid(*[(np.arange(n)+.5)/n*2-1]*2)
-    rim = ((1-np.hypot(u, v))*n/2).clip(0, 1)[...,None] # fades over one pixel
-    rgb = flow_to_color(np.stack([u,v])/np.maximum(np.hypot(u, v), 1), largest=1.001)
-    ax.imshow(np.concatenate([rgb, rim], -1), extent=(-1,1,1,-1))
+    ax.imshow(wheel_picture(n), extent=(-1,1,1,-1))
     ax.set_axis_off()
     if largest is not None: ax.text(0, 1.1, f'{largest:.3g} px', ha='center', va='top', fontsize=7)
     return ax
@@ -229,6 +236,15 @@ def flow_error_map(
 # %% ../../nbs/data/01_pictures.ipynb #8527135a
 ERROR_STEPS = (0,.1875,.375,.75,1.5,3,6,12,24,48) # px
 
+def error_shades(): # Colour map and norm of matplotlib
+    "Colours of errors in doubling steps: blue below 3 px, yellow to red above, grey where unknown"
+    import matplotlib
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+    steps = np.r_[np.linspace(0, .4, 5), np.linspace(.6, 1, 5)] # a jump at 3 px
+    hues = matplotlib.colormaps['RdYlBu_r'](steps)
+    norm = BoundaryNorm(ERROR_STEPS, len(hues), extend='max')
+    return ListedColormap(hues).with_extremes(bad='.5'),norm
+
 # %% ../../nbs/data/01_pictures.ipynb #42140f0a
 def show_flow_error(
     pred:Tensor,              # Flow (2,H,W) in pixels, x before y
@@ -239,15 +255,11 @@ def show_flow_error(
 ):
     "Draw endpoint errors in doubling steps: blue below 3 px, yellow to red above"
     import matplotlib.pyplot as plt
-    from matplotlib.colors import BoundaryNorm, ListedColormap
     error = flow_error_map(_one(pred), flow, valid).float().cpu().numpy()
     H,W = error.shape
     if ax is None: _,ax = plt.subplots(figsize=(4, 3.4*H/W), layout='constrained')
-    steps = np.r_[np.linspace(0, .4, 5), np.linspace(.6, 1, 5)] # a jump at 3 px
-    hues = plt.get_cmap('RdYlBu_r')(steps)
-    norm = BoundaryNorm(ERROR_STEPS, len(hues), extend='max')
-    im = ax.imshow(error, cmap=ListedColormap(hues).with_extremes(bad='.5'), norm=norm,
-                   interpolation='nearest')
+    colors,norm = error_shades()
+    im = ax.imshow(error, cmap=colors, norm=norm, interpolation='nearest')
     ax.set(xticks=[], yticks=[])
     if key:
         bar = ax.figure.colorbar(im, ax=ax, ticks=ERROR_STEPS[1::2], format='%.2g', fraction=.04,

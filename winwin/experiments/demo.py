@@ -30,8 +30,8 @@ from ..training.recipes import Recipe, change, get_preset, read_recipe, recipe_a
 from ..training.recipes import recipe_data, recipe_model, recipe_task
 from ..bench.harness import call_memory, compare, ratio
 from ..bench.contests import RecipeStep
-from .panels import DepthPanels, FlowPanels, Panels, SegPanels, loss_drawing
-from .panels import predict_images, prediction_pictures, scene_pictures
+from ..inference.modes import predict
+from .panels import Panels, loss_drawing, prediction_pictures, scene_pictures
 from .demo_report import demo_page
 
 # %% ../../nbs/experiments/03_demo.ipynb #0251a917
@@ -39,7 +39,7 @@ from .demo_report import demo_page
 class DemoPlan:
     "What a demonstration trains, and how it shows that"
     recipe:Recipe            # What to train; the demonstration sets `root` and `seed`
-    panels:type[Panels]      # How predictions and scores are shown
+    preset:str               # What `winwin train` calls such a recipe
     start:str|None=None      # Bundled model whose encoder training starts from; none = no weights
     shown:int=5              # Test scenes in the report, the first ones
     rounds:int=3             # How often a training step is timed
@@ -49,13 +49,13 @@ _short = dict(images=320, valid_images=32, beta2=.95, ema=.99, log_every=10, sav
 _streets = dict(_short, head='upsample', batch_size=4, steps=900, lr=1e-3)
 demos = {
     'seg': DemoPlan(change(get_preset('driving-seg'), model='winwin_seg_nano',
-                           class_weights='auto', **_streets), SegPanels, 'seg'),
+                           class_weights='auto', **_streets), 'driving-seg', 'seg'),
     'depth': DemoPlan(change(get_preset('driving-depth'), model='winwin_depth_nano', **_streets),
-                      DepthPanels, 'seg'),
+                      'driving-depth', 'seg'),
     'flow': DemoPlan(change(get_preset('flow-layered'), **_short | dict(images=1000),
                             batch_size=4, steps=1200, warmup=50, head='linear', motion=24.,
                             flip=.5, flip_y=.5, windows='2x8', windows2='4x5'),
-                     FlowPanels, keep=3),
+                     'flow-layered', keep=3),
 }
 
 # %% ../../nbs/experiments/03_demo.ipynb #7b13eff4
@@ -209,11 +209,11 @@ def train_demo(
     seen = []
     model = recipe_model(recipe, task)
     begin = start_encoder(model, start) if start else None
-    loss = task.judge
+    loss = task.batch_loss
     def recorded(model, batch, patch):
         seen.extend(_one(batch, i) for i in range(min(keep-len(seen), len(batch['image']))))
         return loss(model, batch, patch)
-    task.judge = recorded
+    task.batch_loss = recorded
     result = fit(model, data, recipe.train, valid, out, recipe_augment(recipe, task), task,
                  dict(recipe=asdict(recipe), start=begin), progress)
     return result,seen
@@ -229,7 +229,7 @@ def prediction_modes(
     grid:tuple[int,int],   # Token grid (H,W) of an image
     tokens:int,            # Tokens per image in training
     patch:int,             # Pixels per token side
-)->dict[str,dict]: # Name -> arguments of `predict` or `predict_flow`
+)->dict[str,dict]: # Name -> arguments of `predict`
     "Arguments for one pass, for tiles and for resizing; the last two with about `tokens` tokens"
     H,W = grid
     side = min(round(math.sqrt(tokens)), H, W)
@@ -252,12 +252,12 @@ def compare_predictions(
     "Scores and times of several ways to predict"
     device = next(model.parameters()).device
     imgs = [valid[0][k][None].to(device) for k in task.inputs]
-    t = compare({k: partial(predict_images, model, *imgs, **how) for k,how in ways.items()}, rounds,
-                device=device)
+    cases = {k: partial(predict, model, *imgs, task=task, **how) for k,how in ways.items()}
+    t = compare(cases, rounds, device=device)
     first,*others = ways
     scores = {first: known}
     for k in others:
-        way = partial(predict_images, **ways[k])
+        way = partial(predict, task=task, **ways[k])
         scores[k] = evaluate(model, valid, task, way, progress=progress)
     return {k: dict(scores=scores[k], seconds=statistics.median(t[k]),
                     longer=ratio(t[k], t[first])) for k in ways}
@@ -283,7 +283,8 @@ def run_demo(
     _clear(out)
     data = recipe_data(recipe)
     valid = recipe_data(recipe, 'valid')
-    with clock('rendering', f'{len(data)} {demo.panels.thing}s to train on, {len(valid)} to test '
+    things = 'scenes' if recipe.data=='layered' else 'streets'
+    with clock('rendering', f'{len(data)} {things} to train on, {len(valid)} to test '
                f'on'):
         render_scenes(data, valid, progress=progress)
     try: facts,page = _run(demo, recipe, out, clock, valid, None if steps else budget, progress)
@@ -296,9 +297,10 @@ def run_demo(
 def _run(demo, recipe, out, clock, valid, budget, progress):
     "What happens once the scenes are there: the facts and the page"
     planned = recipe.train.steps
+    panels = Panels(recipe_task(recipe, valid), recipe.data, demo.preset)
     device = pick_device()
     with clock('cost of a step', f'a training step on windows against one on full '
-               f'{demo.panels.whole}s'):
+               f'{panels.whole}s'):
         if device=='cpu': torch.set_num_threads(pick_threads(RecipeStep(recipe), demo.rounds))
         cost = step_costs(recipe, demo.rounds, device, progress)
     if budget: recipe = change(recipe, steps=fit_budget(planned, cost['wall'], budget))
@@ -306,7 +308,6 @@ def _run(demo, recipe, out, clock, valid, budget, progress):
     slow = f' (of {planned}: this machine is slow)' if n<planned else ''
     with clock('training', f'{n} steps{slow} {_starting_point(demo)}'):
         result,seen = _try_training(recipe, out/'run', demo, progress)
-    panels = demo.panels(recipe_task(recipe, valid))
     shows = [v for v in seen[0].values() if isinstance(v, Windows)]
     ways = prediction_modes(shows[0].grid, shows[0].num_tokens, result.model.patch_size)
     with clock('prediction', 'one pass against tiles and resizing'):

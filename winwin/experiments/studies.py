@@ -28,7 +28,6 @@ from ..inference.modes import predict
 from ..temperature.theory import log_ratio
 from ..temperature.comparison import difference_text
 from ..temperature.checkpoint import choose_temperature, open_run
-from .panels import no_motion_scores
 
 # %% ../../nbs/experiments/04_studies.ipynb #952221e5
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def _baselines_study():
 def _no_motion(folder, recipe, progress):
     "EPE of a prediction without motion"
     valid = recipe_data(recipe, 'valid')
-    return dict(no_motion=no_motion_scores(valid, recipe_task(recipe, valid))['EPE'])
+    return dict(no_motion=recipe_task(recipe, valid).baseline(valid)['EPE'])
 
 def _guidance_study():
     same = dict(windows2=None, guide='same')
@@ -187,7 +186,7 @@ def pair_scores(
                 for i in range(len(valid))]
     plain = each()
     set_temperature(model, tau)
-    still = [round(no_motion_scores(Subset(valid, [i]), task)['EPE'], 4) for i in range(len(valid))]
+    still = [round(task.baseline(Subset(valid, [i]))['EPE'], 4) for i in range(len(valid))]
     sharp = each()
     return dict(pairs=plain, no_motion_pairs=still, log_ratio=tau, log_ratio_pairs=sharp,
                 log_ratio_scores=dict(EPE=round(statistics.mean(sharp), 4)))

@@ -4,20 +4,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .modes import tile_offsets, tile_weights, head_reach, predict_bands, auto_rows, predict
-    from .modes import check_tile, flow_weights, predict_flow
-    from .predictor import Prediction, Predictor, open_model, FolderReport, predict_and_write
-    from .predictor import FlowPrediction, FlowPredictor
+    from .modes import predict_flow, tile_offsets, tile_weights, head_reach, predict_bands
+    from .modes import auto_rows, predict, check_tile
+    from .predictor import FlowPredictor, Prediction, Predictor, open_model, FolderReport
+    from .predictor import predict_and_write
     from .submissions import SUBMISSIONS, submission_files, SubmissionReport, write_submission
     from .export import WholeImage, DensePath, FlowPath, Exported, export_model
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
-    'tile_offsets': 'modes', 'tile_weights': 'modes', 'head_reach': 'modes',
-    'predict_bands': 'modes', 'auto_rows': 'modes', 'predict': 'modes', 'check_tile': 'modes',
-    'flow_weights': 'modes', 'predict_flow': 'modes',
-    'Prediction': 'predictor', 'Predictor': 'predictor', 'open_model': 'predictor',
-    'FolderReport': 'predictor', 'predict_and_write': 'predictor', 'FlowPrediction': 'predictor',
-    'FlowPredictor': 'predictor',
+    'predict_flow': 'modes', 'tile_offsets': 'modes', 'tile_weights': 'modes',
+    'head_reach': 'modes', 'predict_bands': 'modes', 'auto_rows': 'modes', 'predict': 'modes',
+    'check_tile': 'modes',
+    'FlowPredictor': 'predictor', 'Prediction': 'predictor', 'Predictor': 'predictor',
+    'open_model': 'predictor', 'FolderReport': 'predictor', 'predict_and_write': 'predictor',
     'SUBMISSIONS': 'submissions', 'submission_files': 'submissions',
     'SubmissionReport': 'submissions', 'write_submission': 'submissions',
     'WholeImage': 'export', 'DensePath': 'export', 'FlowPath': 'export', 'Exported': 'export',

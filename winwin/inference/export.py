@@ -16,9 +16,10 @@ from ..machine import check_file, patch
 from ..windows.layout import Windows
 from ..models.heads import FeatureFusion
 from ..models.backbones import TimmEncoder
-from ..models.dense import DenseModel, FlowModel, MatchingModel, model_task
+from ..models.dense import DenseModel, FlowModel, MatchingModel
 from ..models.controls import fold_temperature
 from ..tasks.task import predict_full
+from ..tasks.registry import task_of
 
 # %% ../../nbs/inference/03_export.ipynb #f9f88188
 class WholeImage(Windows):
@@ -110,7 +111,7 @@ class _FlowPass(_DensePass):
         pos = w.positions()
         deep = m.decoder(x[-1][0], x[-1][1], pos, pos, late, w.grid)
         y = m.head.predict(*(t.unflatten(1, w.grid) for t in [o[0] for o in x[:len(early)]]+deep))
-        return [torch.cat([y[:,:2]*m.flow_scale,y[:,2:]], 1)]
+        return [m.to_pixels(y)]
 
 # %% ../../nbs/inference/03_export.ipynb #7457de1d
 class _Fusion(FeatureFusion):
@@ -254,6 +255,11 @@ def _format(path, format):
                          'or end the name with .onnx or .pt2')
     return format
 
+def _check_torch(version):
+    "Raise an error for a torch whose exporter cannot follow windows"
+    if tuple(int(o) for o in version.split('.')[:2])<(2,8):
+        raise ImportError(f'export needs torch 2.8 or later, and this is {version}; upgrade torch')
+
 def _need(name):
     "A package of the extra `export`"
     import importlib
@@ -284,6 +290,7 @@ def export_model(
     tol:float=1e-4,       # Largest difference, relative to the largest value if above 1
 )->Exported: # The file, opened; its `difference` says how far it is from the model
     "Write a model with its temperatures as one file, and check the file against the model"
+    _check_torch(torch.__version__)
     format = _format(path, format)
     path = Path(path)
     if not isinstance(model, (DenseModel,FlowModel)):
@@ -384,11 +391,7 @@ def _whole_size(model, size, dynamic):
 # %% ../../nbs/inference/03_export.ipynb #2b5015fd
 def _info(model, size, dynamic, batch):
     "What is recorded in a file, as JSON"
-    config = getattr(model, 'config', {})
-    extra = _saved(model)
-    task = model_task(config['name']) if config else None
-    out = dict(winwin=__version__, model=config.get('name'), task=task,
+    out = dict(winwin=__version__, model=getattr(model, 'config', {}).get('name'),
                patch_size=model.patch_size, dynamic=dynamic)
     if not dynamic: out |= dict(size=list(size), batch=batch)
-    return out | {k: extra[k] for k in ('classes','palette','max_depth')
-                  if extra.get(k) is not None}
+    return out | {k: v for k,v in task_of(model).describe().items() if v is not None}

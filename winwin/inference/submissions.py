@@ -13,7 +13,7 @@ import torch.nn as nn
 from ..machine import replace_file, unknown_name
 from ..data.flow_files import write_flow
 from ..data.benchmarks import KITTI, Sintel, Spring
-from .predictor import FlowPredictor, FolderReport, predict_and_write
+from .predictor import FolderReport, Predictor, predict_and_write
 
 # %% ../../nbs/inference/02_submissions.ipynb #6ff71ba3
 SUBMISSIONS = 'sintel','kitti2015','kitti2012','spring'
@@ -49,7 +49,7 @@ class SubmissionReport(FolderReport):
 
 # %% ../../nbs/inference/02_submissions.ipynb #4d92af6e
 def write_submission(
-    model:FlowPredictor|nn.Module|str|Path, # Predictor, flow model, or a folder from `save_model`
+    model:Predictor|nn.Module|str|Path, # Predictor, flow model, or a folder from `save_model`
     root:str|Path,                          # Folder of the dataset
     out:str|Path,                           # Where to write; one folder per model and kind
     kind:str,                               # One of `SUBMISSIONS`
@@ -62,7 +62,7 @@ def write_submission(
     root = Path(root)
     out = Path(out)
     report = SubmissionReport()
-    predictor = model if isinstance(model, FlowPredictor) else FlowPredictor(model)
+    predictor = model if isinstance(model, Predictor) else Predictor(model, task='flow')
     def files(name): return {out/name: out/name}
     def predict(name): return predictor(*pairs[name])
     def save(p, todo):

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['decoder_sizes', 'WindowModel', 'DenseModel', 'FlowModel', 'MatchingModel',
-           'CompletionModel', 'list_models', 'model_task', 'create_model', 'build_model']
+           'CompletionModel', 'list_models', 'model_task', 'model_frames', 'model_bands',
+           'model_outputs', 'create_model', 'build_model']
 
 # %% ../../nbs/models/06_dense.ipynb #6329521e
 from collections.abc import Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 import torch, torch.nn as nn
 from torch import Tensor
@@ -78,14 +79,16 @@ class FlowModel(WindowModel):
         encoder:Encoder,                # Tokens of either frame
         decoder:Decoder,                # Frame 1 attends to frame 2
         head:Head,                      # Maps of windows: u, v, and the channels of uncertainty
-        flow_scale:float=1.,            # Pixels per unit of the head's first two outputs
+        flow_scale:float=1.,            # Pixels per unit of the head's first outputs
         mean:Sequence[float]|None=None, # Mean of the images, per channel; none = the encoder's
         std:Sequence[float]|None=None,  # Standard deviation of the images; none = the encoder's
+        scaled:int=2,                   # How many outputs `flow_scale` applies to: u and v
     ):
         super().__init__(encoder, mean, std)
         self.decoder = decoder
         self.head = head
         self.flow_scale = flow_scale
+        self.scaled = scaled
         last = encoder.depth+decoder.depth-1
         self.hooks = [last] if head.num_inputs==1 else dpt_hooks(encoder.depth, decoder.depth)
 
@@ -105,14 +108,19 @@ class FlowModel(WindowModel):
         first,last = self.encode(img1, img2, windows1, windows2,
                                  sorted({*early,self.encoder.depth-1}))
         pos = [w.to(img1.device).positions() for w in (w1,w2)]
-        with _logits(None if match is None else self.decoder.blocks[match].cross_attn) as seen:
-            deep = self.decoder(first[-1], last, *pos, late, grid)
-        maps = self.head(first[:len(early)]+deep, w1)
-        maps = [torch.cat([m[:,:2]*self.flow_scale,m[:,2:]], 1) if self.flow_scale!=1 else m
-                for m in maps]
+        seen = []
+        wanted = None if match is None else {range(self.decoder.depth)[match]: seen}
+        deep = self.decoder(first[-1], last, *pos, late, grid, wanted)
+        maps = [self.to_pixels(m) for m in self.head(first[:len(early)]+deep, w1)]
         return maps if match is None else (maps,*seen)
 
 # %% ../../nbs/models/06_dense.ipynb #4a1f6473
+@patch
+def to_pixels(self:FlowModel, x:Tensor)->Tensor: # (B,outputs,h,w)
+    "The head's map with its first outputs in pixels"
+    if self.flow_scale==1: return x
+    return torch.cat([x[:,:self.scaled]*self.flow_scale,x[:,self.scaled:]], 1)
+
 @patch
 def encode(self:FlowModel,
     img1:Tensor,            # First frames (B,3,H*P,W*P) in [0,1]
@@ -128,16 +136,6 @@ def encode(self:FlowModel,
         both = [o.chunk(2) for o in run(torch.cat([x1,x2]), None, indices)]
         return [a for a,_ in both],both[-1][1]
     return run(x1, w1, indices),self.encoder(x2, w2)
-
-@contextmanager
-def _logits(layer):
-    "Within: a list that receives the logits of a cross-attention layer when it runs"
-    seen = []
-    def keep(layer, args): seen.append(layer.logits(*args))
-    hook = None if layer is None else layer.register_forward_pre_hook(keep)
-    try: yield seen
-    finally:
-        if hook is not None: hook.remove()
 
 # %% ../../nbs/models/06_dense.ipynb #ba0bf2a7
 class MatchingModel(FlowModel):
@@ -263,6 +261,9 @@ def _seg(size, num_classes=19, head='convnext', **over):
 
 def _depth(size, head='dpt', **over): return _dense(size, 1, head, **over)
 
+def _plain(size, num_outputs=1, head='dpt', **over):
+    return _dense(size, num_outputs, head, **over)
+
 # %% ../../nbs/models/06_dense.ipynb #0f6681df
 decoder_sizes = dict(
     tiny=dict(dim=192, depth=6, num_heads=3),
@@ -289,7 +290,8 @@ def _binocular(size, relative=False, tied=False, quiet=False, decoder=None, empt
 def _pretrain(size, **over): return CompletionModel(*_binocular(size, **over))
 
 # %% ../../nbs/models/06_dense.ipynb #16404a14
-def _flow(size, head='dpt', num_outputs=None, flow_scale=1., head_args=None, empty=(), **over):
+def _flow(size, head='dpt', num_outputs=None, flow_scale=1., head_args=None, empty=(), scaled=2,
+          **over):
     "Encoder, decoder and head of a size"
     if head=='matching':
         return _matching(size, num_outputs, flow_scale, head_args, empty, **over)
@@ -303,7 +305,7 @@ def _flow(size, head='dpt', num_outputs=None, flow_scale=1., head_args=None, emp
     else: dims = dec.dim
     args = _head_args(head, size, encoder) | (head_args or {})
     head = _part('head', empty, heads[head], dims, num_outputs or 3, encoder.patch_size, **args)
-    return FlowModel(encoder, dec, head, flow_scale)
+    return FlowModel(encoder, dec, head, flow_scale, scaled=scaled)
 
 # %% ../../nbs/models/06_dense.ipynb #880b2d8a
 def _matching(size, num_outputs, flow_scale, head_args, empty, **over):
@@ -324,7 +326,7 @@ def _matching(size, num_outputs, flow_scale, head_args, empty, **over):
     return MatchingModel(encoder, head)
 
 # %% ../../nbs/models/06_dense.ipynb #915d1dbb
-_tasks = dict(seg=_seg, depth=_depth, flow=_flow, pretrain=_pretrain)
+_tasks = dict(seg=_seg, depth=_depth, flow=_flow, pretrain=_pretrain, dense=_plain, pair=_flow)
 
 def _parse_name(name):
     "Task, encoder and arguments in a model's name"
@@ -347,14 +349,39 @@ def list_models(
     "Names of the models that can be made"
     import fnmatch
     ours = [f'winwin_{t}_{s}' for t in _tasks for s in _sizes]
-    theirs = [f'{b}:{h}' for b in BACKBONES for h in (*_heads,'depth','flow','pretrain')]
+    theirs = [f'{b}:{h}' for b in BACKBONES for h in (*_heads,*_tasks) if h!='seg']
     return fnmatch.filter(ours+theirs, pattern)
 
 def model_task(
     name:str, # Name for `create_model`
-)->str: # 'seg', 'depth', 'flow' or 'pretrain'
+)->str: # 'seg', 'depth', 'flow', 'pretrain'; 'dense' and 'pair' serve any task
     "The task of the model with that name"
     return _parse_name(name)[0]
+
+def model_frames(
+    model:nn.Module|str, # Model, or its name
+)->int|None: # 1 or 2; none for a module that is not one of these models
+    "How many images a model takes"
+    if isinstance(model, str): return 2 if model_task(model) in ('flow','pair','pretrain') else 1
+    if isinstance(model, (FlowModel,CompletionModel)): return 2
+    return 1 if isinstance(model, DenseModel) else None
+
+def model_bands(
+    model:nn.Module, # Model
+)->int: # 3 for colour images, and for modules that do not say
+    "Channels of the images that a model takes"
+    return len(model.mean) if isinstance(model, WindowModel) else 3
+
+def model_outputs(
+    model:nn.Module, # Model
+)->int|None: # None for a model without a head of ours
+    "Channels of the maps of a model"
+    head = getattr(model, 'head', None)
+    if isinstance(head, MatchingHead): return 2
+    if not isinstance(head, Head): return None
+    last = [m for m in head.modules() if isinstance(m, (nn.Linear,nn.Conv2d))][-1]
+    if isinstance(last, nn.Linear): return last.out_features//head.patch_size**2
+    return getattr(head, 'num_outputs', last.out_channels)
 
 # %% ../../nbs/models/06_dense.ipynb #cc16c24b
 def create_model(

@@ -186,7 +186,8 @@ def _card(config, model):
     name = config['model']['name']
     args = json.dumps(config['model']['arguments'])
     count = sum(p.numel() for p in model.parameters())
-    parts = [f'---\nlibrary_name: winwin\npipeline_tag: {_pipelines[model_task(name)]}\n'
+    tag = _pipelines.get(model_task(name), 'image-to-image')
+    parts = [f'---\nlibrary_name: winwin\npipeline_tag: {tag}\n'
              'tags:\n- winwin\n---', _mark, f'# {name}',
              f'{count/1e6:.1f} million parameters, patches of {model.patch_size} pixels. '
              f'Arguments: `{args}`.']

@@ -268,8 +268,11 @@ class DecoderBlock(nn.Module):
         y:Tensor,                # Tokens of frame 2 (B,M,C)
         pos:Tensor|None=None,    # Positions of frame 1's tokens (B,N,2), or their table
         ypos:Tensor|None=None,   # Those of frame 2's
+        logits:list|None=None,   # Gets the logits of the cross-attention (B,heads,N,M)
     )->Tensor: # (B,N,C)
         "Tokens of frame 1 after this block"
         x = x + self.attn(self.norm1(x), pos)
-        x = x + self.cross_attn(self.norm2(x), self.norm_y(y), pos, ypos)
+        args = (self.norm2(x), self.norm_y(y), pos, ypos)
+        if logits is not None: logits.append(self.cross_attn.logits(*args))
+        x = x + self.cross_attn(*args)
         return x + self.mlp(self.norm3(x))

@@ -63,6 +63,7 @@ def run_blocks(
 )->list[Tensor]: # One (B,N,C) per index, ascending
     "The output of the blocks in `indices`; later blocks do not run"
     keep = _block_indices(indices, len(blocks))
+    if x.device.type!='meta' and torch.is_autocast_enabled(x.device.type): x = x.float()
     out = []
     for i,blk in enumerate(blocks[:keep[-1]+1]):
         more = args if each is None else (*args,each[i])
@@ -225,9 +226,10 @@ class Decoder(nn.Module):
         ypos:Tensor,                     # Those of frame 2's (B,M,2)
         indices:Sequence[int]|None=None, # Blocks whose output to return; none = the last
         grid:tuple[int,int]|None=None,   # Token grid (H,W); needed by `pos='sincos:HxW'`
+        logits:dict[int,list]|None=None, # Block -> list that gets its cross-attention's logits
     )->list[Tensor]: # One (B,N,C) per index, ascending; the last block's with the final norm
         "Tokens of frame 1 after some blocks"
-        return self.mix(self.embed(x), self.embed(y), pos, ypos, indices, grid)
+        return self.mix(self.embed(x), self.embed(y), pos, ypos, indices, grid, logits)
 
 # %% ../../nbs/models/02_vit.ipynb #967f1504
 @patch
@@ -238,9 +240,11 @@ def mix(self:Decoder,
     ypos:Tensor,                     # Those of frame 2's (B,M,2)
     indices:Sequence[int]|None=None, # Blocks whose output to return; none = the last
     grid:tuple[int,int]|None=None,   # Token grid (H,W); needed by `pos='sincos:HxW'`
+    logits:dict[int,list]|None=None, # Block -> list that gets its cross-attention's logits
 )->list[Tensor]: # One (B,N,C) per index, ascending; the last block's with the final norm
     "Tokens of frame 1 after some blocks, from embedded tokens"
     if indices is None: indices = [-1]
+    each = None if logits is None else [logits.get(i) for i in range(self.depth)]
     if self.pos=='rope': # the same rotation in every layer
         here = self.blocks[0].cross_attn.table(pos)
         there = self.blocks[0].cross_attn.table(ypos)
@@ -248,7 +252,7 @@ def mix(self:Decoder,
         here = there = None
         x = x + sincos_pos(pos, self.dim, grid=grid, trained=self.trained).to(x)
         y = y + sincos_pos(ypos, self.dim, grid=grid, trained=self.trained).to(y)
-    return run_blocks(self.blocks, self.norm, x, y, here, there, indices=indices,
+    return run_blocks(self.blocks, self.norm, x, y, here, there, each=each, indices=indices,
                       checkpointing=self.checkpointing)
 
 # %% ../../nbs/models/02_vit.ipynb #31c13538

@@ -4,20 +4,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .task import Task, predict_full, window_pairs, sum_over_processes, Metrics, MeanMetrics
-    from .task import evaluate
+    from .task import WRONG, UNKNOWN, Task, fit_outputs, first_map, shade, rgb_picture, mark_wrong
+    from .task import score_text, predict_full, window_pairs, sum_over_processes, Metrics
+    from .task import MeanMetrics, evaluate
     from .segmentation import seg_loss, SegMetrics, show_confusion, SegTask, class_weights
     from .segmentation import richest_windows
     from .depth import DEPTH_SCORES, depth_loss, DepthMetrics, DepthTask
     from .flow_scoring import FLOW_CHANNELS, FLOW_SCORES, laplacian_loss, flow_uncertainty
     from .flow_scoring import flow_loss, match_targets, match_loss, cell_targets, matching_loss
     from .flow_scoring import FlowMetrics
-    from .flow import FlowTask
+    from .flow import PairTask, FlowTask, error_colors, uncertainty_shades
     from .completion import completion_loss, complete, CompletionTask
-    from .registry import make_task
+    from .registry import list_tasks, register, task_class, make_task, task_of
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
-    'Task': 'task', 'predict_full': 'task', 'window_pairs': 'task', 'sum_over_processes': 'task',
+    'WRONG': 'task', 'UNKNOWN': 'task', 'Task': 'task', 'fit_outputs': 'task', 'first_map': 'task',
+    'shade': 'task', 'rgb_picture': 'task', 'mark_wrong': 'task', 'score_text': 'task',
+    'predict_full': 'task', 'window_pairs': 'task', 'sum_over_processes': 'task',
     'Metrics': 'task', 'MeanMetrics': 'task', 'evaluate': 'task',
     'seg_loss': 'segmentation', 'SegMetrics': 'segmentation', 'show_confusion': 'segmentation',
     'SegTask': 'segmentation', 'class_weights': 'segmentation', 'richest_windows': 'segmentation',
@@ -26,9 +29,10 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'laplacian_loss': 'flow_scoring', 'flow_uncertainty': 'flow_scoring',
     'flow_loss': 'flow_scoring', 'match_targets': 'flow_scoring', 'match_loss': 'flow_scoring',
     'cell_targets': 'flow_scoring', 'matching_loss': 'flow_scoring', 'FlowMetrics': 'flow_scoring',
-    'FlowTask': 'flow',
+    'PairTask': 'flow', 'FlowTask': 'flow', 'error_colors': 'flow', 'uncertainty_shades': 'flow',
     'completion_loss': 'completion', 'complete': 'completion', 'CompletionTask': 'completion',
-    'make_task': 'registry',
+    'list_tasks': 'registry', 'register': 'registry', 'task_class': 'registry',
+    'make_task': 'registry', 'task_of': 'registry',
 }
 __all__ = [*_HOME]
 

@@ -62,6 +62,7 @@ class CompletionTask(Task):
     inputs = ('image','image2')
     score = 'mse'
     higher = False
+    predicts = False
 
     def __post_init__(self):
         if not 0<self.mask<1:
@@ -71,19 +72,19 @@ class CompletionTask(Task):
 
 # %% ../../nbs/tasks/05_completion.ipynb #37a01f6d
 @patch
-def choose(self:CompletionTask, batch:dict[str,Tensor], scheme:Scheme, patch:int,
-           generator:torch.Generator|None=None)->dict: # `windows` are the tokens that are shown
+def draw_windows(self:CompletionTask, batch:dict[str,Tensor], scheme:Scheme, patch:int,
+                 generator:torch.Generator|None=None)->dict: # `windows`: tokens that are shown
     "Draw the tokens of frame 1 that are shown"
     if scheme.kind not in ('full','crop'):
         raise ValueError(f"pretraining sees frames as 'full' or, say, 'crop:14', not as {scheme}")
-    batch = Task.choose(self, batch, scheme, patch, generator)
+    batch = Task.draw_windows(self, batch, scheme, patch, generator)
     grid = batch['windows'].grid
     n = max(1, round((1-self.mask)*batch['windows'].num_tokens))
     return batch | dict(windows=sample_tokens(grid, n, len(batch['image']), generator))
 
 @patch
-def judge(self:CompletionTask, model:nn.Module, batch:dict, patch:int)->Tensor: # Scalar
-    "Loss of the model on the hidden patches of a batch from `choose`"
+def batch_loss(self:CompletionTask, model:nn.Module, batch:dict, patch:int)->Tensor: # Scalar
+    "Loss of the model on the hidden patches of a batch from `draw_windows`"
     img = batch['image']
     shown = batch['windows']
     return completion_loss(model(img, batch['image2'], shown)[0], img, shown, patch)
@@ -93,14 +94,14 @@ def judge(self:CompletionTask, model:nn.Module, batch:dict, patch:int)->Tensor: 
 def metrics(self:CompletionTask)->MeanMetrics: return MeanMetrics('mse')
 
 @patch
-def read(self:CompletionTask, model:nn.Module, batch:dict[str,Tensor])->Tensor: # (B,)
+def predict(self:CompletionTask, model:nn.Module, batch:dict[str,Tensor])->Tensor: # (B,)
     "Loss of a batch, once per image, with tokens from a fixed seed"
     P = model.patch_size
     batch = {k: pad_to_patches(v, P)[0] for k,v in batch.items()}
-    batch = self.choose(batch, parse_scheme('full'), P, torch.Generator().manual_seed(0))
-    return self.judge(model, batch, P).expand(len(batch['image']))
+    batch = self.draw_windows(batch, parse_scheme('full'), P, torch.Generator().manual_seed(0))
+    return self.batch_loss(model, batch, P).expand(len(batch['image']))
 
 @patch
 def update(self:CompletionTask, metrics:MeanMetrics, maps:Tensor, batch:dict[str,Tensor]):
-    "Add the losses that `read` returned"
+    "Add the losses that `predict` returned"
     metrics.update(maps)

@@ -9,11 +9,15 @@ __all__ = ['DEPTH_SCORES', 'depth_loss', 'DepthMetrics', 'DepthTask']
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-import torch
+import numpy as np, torch
 from torch import Tensor
-from ..machine import in_float64, patch
+from torchvision.transforms.functional import Image
+from ..machine import in_float64, patch, replace_file
 from ..windows.layout import Windows
-from .task import Metrics, Task, window_pairs
+from ..data.images import read_depth
+from ..data.pictures import depth_colors
+from .task import Metrics, Task, UNKNOWN, WRONG, mark_wrong, score_text
+from .task import window_pairs
 
 # %% ../../nbs/tasks/02_depth.ipynb #da7a1861
 def _silog(diff, ok, lam):
@@ -175,18 +179,117 @@ class DepthTask(Task):
     lam:float=.15                     # Weight of the scale in 'silog'
     max_depth:float|None=None         # Metres; what is farther is neither trained nor scored
     name = 'depth'
+    title = 'Depth of streets, learned from two windows'
+    goal = 'how far away every pixel is'
     target = 'depth'
     keys = ('image','depth')
     score = 'abs_rel'
     higher = False
+    columns = dict(abs_rel=('relative error','.1%'), delta1=('right within 25%','.1%'),
+                   rmse=('RMSE in m','.2f'))
+    settings = ('bits',)
 
-    def compare(self, maps:list[Tensor], target:Tensor, windows:Windows, patch:int)->Tensor:
+    def __post_init__(self):
+        if self.max_depth is not None and not self.max_depth>0:
+            raise ValueError(f'max_depth {self.max_depth} is not positive; give metres, or None')
+
+    def outputs(self)->int: return 1
+
+    def window_loss(self, maps:list[Tensor], target:Tensor, windows:Windows, patch:int)->Tensor:
         valid = None if self.max_depth is None else target<=self.max_depth
         return depth_loss(maps, target, windows, patch, self.kind, valid, self.lam)
+
+    def decode(self, maps:Tensor)->dict[str,Tensor]: # 'depth' (B,h,w) in metres
+        far = math.inf if self.max_depth is None else self.max_depth
+        return dict(depth=maps[:,0].float().clamp(-20, 20).exp().clamp(max=far))
 
     def metrics(self)->DepthMetrics: return DepthMetrics(self.max_depth)
 
     def update(self, metrics:DepthMetrics, maps:Tensor, batch:dict[str,Tensor]):
-        metrics.update(maps[:,:1].float().clamp(-20, 20).exp(), batch[self.target])
+        metrics.update(self.decode(maps)['depth'], batch[self.target])
 
     def describe(self)->dict: return dict(task=self.name, max_depth=self.max_depth)
+
+# %% ../../nbs/tasks/02_depth.ipynb #f66854ca
+@patch
+def target_values(self:DepthTask, item:dict)->dict[str,Tensor]:
+    t = item['depth']
+    ok = t.isfinite() & (t>0) & (t<(self.max_depth or math.inf))
+    return dict(depth=t.where(ok, math.nan))
+
+@patch
+def limit(self:DepthTask, values:dict[str,Tensor])->float|None: return self.max_depth
+
+@patch
+def paint(self:DepthTask, values:dict[str,Tensor], limit:float|None=None)->np.ndarray:
+    depth = values['depth'].cpu()
+    known = depth.isfinite()
+    colors = depth_colors(limit or self.max_depth).to_rgba(depth.where(known, 1.).numpy())[...,:3]
+    return np.where(known.numpy()[...,None], np.round(colors*255), UNKNOWN).astype(np.uint8)
+
+@patch
+def paint_error(self:DepthTask, values:dict[str,Tensor], item:dict)->np.ndarray:
+    t = self.target_values(item)['depth']
+    return mark_wrong(item['image'], ((values['depth'].cpu()-t).abs()/t/.5).nan_to_num(0))
+
+@patch
+def legend(self:DepthTask)->dict:
+    metres = torch.tensor([[2.,5.,10.,20.,40.,80.]])
+    shades = self.paint(dict(depth=metres))[0]
+    return {f'{m:g} m': c for m,c in zip(metres[0].tolist(), shades)} | {
+        'not scored': UNKNOWN, 'off by 50% or more, in the last picture': WRONG}
+
+# %% ../../nbs/tasks/02_depth.ipynb #49c9d66c
+@patch
+def describe_values(self:DepthTask, values:dict[str,Tensor])->str:
+    return f'depth {values["depth"].min():.2f} to {values["depth"].max():.2f} m'
+
+@patch
+def difference(self:DepthTask, old:Tensor, new:Tensor)->tuple[float,str]:
+    change = (self.decode(new)['depth']/self.decode(old)['depth']-1).abs().mean().item()
+    return change,f'{change:.1%} apart on average'
+
+@patch
+def annotate(self:DepthTask, ax, values:dict[str,Tensor]):
+    shades = depth_colors(self.max_depth)
+    ticks = [k*10.**power for power in range(-3,5) for k in (1,2,5)]
+    ticks = [x for x in ticks if shades.norm.vmin<=x<=shades.norm.vmax]
+    bar = ax.figure.colorbar(shades, ax=ax, label='metres', ticks=ticks, format='%g')
+    bar.minorticks_off()
+
+@patch
+def score_rows(self:DepthTask, scores:dict[str,float], baseline:dict[str,float])->tuple[list,list]:
+    what = dict(abs_rel='mean of |error| / depth', sq_rel='mean of error\u00b2 / depth, m',
+                rmse='RMSE, m', rmse_log='RMSE of the logarithm',
+                silog='spread of the logarithm, x 100', delta1='within a factor of 1.25',
+                delta2='within 1.25\u00b2', delta3='within 1.25\u00b3')
+    rows = [[text, score_text(scores[k], '.1%' if k.startswith('delta') else '.3f'),
+             (scores[k] if k.startswith('delta') else math.nan,None)]
+            for k,text in what.items() if k in scores]
+    return ['score','value',''],rows
+
+# %% ../../nbs/tasks/02_depth.ipynb #e117ea8f
+@patch
+def check_settings(self:DepthTask, **settings)->dict:
+    given = Task.check_settings(self, **settings)
+    self.metres_per_unit(given.get('bits', 16))
+    return given
+
+@patch
+def metres_per_unit(self:DepthTask, bits:int)->float:
+    "What one unit of a file of 16 or 8 bits stands for"
+    if bits==16: return 1/1000
+    if bits!=8: raise ValueError(f'depth maps of {bits} bits; use 16 or 8')
+    if self.max_depth is None:
+        raise ValueError('8 bits need max_depth, the metres of 255; give it to the Predictor')
+    return self.max_depth/255
+
+@patch
+def write_map(self:DepthTask, values:dict[str,Tensor], path, bits:int=16):
+    units = (values['depth'].double()/self.metres_per_unit(bits)).round().clamp(min=1)
+    img = Image.fromarray(torch.where(units<2**bits, units, 0).numpy().astype(f'uint{bits}'))
+    replace_file(path, lambda to: img.save(to, 'PNG'))
+
+@patch
+def read_map(self:DepthTask, path)->Tensor: # (h,w) in metres
+    return read_depth(path, 1/1000)

@@ -13,10 +13,15 @@ from dataclasses import dataclass
 import numpy as np, torch, torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
-from ..machine import patch
+from torchvision.transforms.functional import Image
+from ..machine import patch, patch_property, replace_file
 from ..windows.layout import Windows
 from ..windows.schemes import Scheme
-from .task import Metrics, Task, window_pairs
+from ..data.augment import MapKind
+from ..data.images import read_labels
+from ..data.pictures import class_palette
+from ..worlds.datasets import DrivingWorld, color_labels
+from .task import Metrics, Task, WRONG, mark_wrong, score_text, window_pairs
 
 # %% ../../nbs/tasks/01_segmentation.ipynb #4191be1a
 def seg_loss(
@@ -183,12 +188,24 @@ class SegTask(Task):
     weight:Sequence[float]|None=None # Weight of each class in the loss
     layouts:int=1                    # Layouts drawn per image, the rarest classes win; 1 = random
     name = 'seg'
+    title = 'Streets segmented, learned from two windows'
+    goal = 'the class of every pixel'
     target = 'labels'
     keys = ('image','labels')
     score = 'mIoU'
-    higher = True
+    columns = dict(mIoU=('mIoU','.1%'), pixel_acc=('pixels right','.1%'))
+    head = 'convnext'
+    settings = ('bits',)
 
-    def compare(self, maps:list[Tensor], target:Tensor, windows:Windows, patch:int)->Tensor:
+    def __post_init__(self):
+        if self.palette is not None and len(self.palette)!=len(self.classes):
+            raise ValueError(f'{len(self.palette)} colours for {len(self.classes)} classes; give '
+                             f'as many')
+
+    def outputs(self)->int: return len(self.classes)
+    def kinds(self)->dict[str,MapKind]: return Task.kinds(self) | dict(labels=MapKind(self.ignore))
+
+    def window_loss(self, maps:list[Tensor], target:Tensor, windows:Windows, patch:int)->Tensor:
         weight = None if self.weight is None else torch.tensor(self.weight)
         return seg_loss(maps, target, windows, patch, self.ignore, weight, self.label_smoothing)
 
@@ -197,6 +214,107 @@ class SegTask(Task):
     def describe(self)->dict:
         colours = None if self.palette is None else np.asarray(self.palette).tolist()
         return dict(task=self.name, classes=list(self.classes), palette=colours, ignore=self.ignore)
+
+    @classmethod
+    def data_fields(cls, data)->dict:
+        known = {k: getattr(data, k, None) for k in ('classes','palette','ignore')}
+        return {k: v for k,v in known.items() if v is not None}
+
+# %% ../../nbs/tasks/01_segmentation.ipynb #bcab89f3
+def _class_fields(cls, known:dict, n:int|None)->dict:
+    "Class names and colours for a head of `n` outputs"
+    classes = tuple(known.get('classes') or map(str, range(n or 0)))
+    if n is None: n = len(classes)
+    if not 2<=n<=255:
+        raise ValueError(f"a class map of {n} outputs; give a model with 2..255, or task='depth'")
+    return known | dict(classes=classes)
+
+SegTask.head_fields = classmethod(_class_fields)
+
+@patch_property
+def colours(self:SegTask)->np.ndarray: # (n,3) uint8
+    "Colours of the classes: the palette, that of `DrivingWorld`, or different ones"
+    if self.palette is not None: return np.asarray(self.palette, np.uint8)
+    ours = tuple(self.classes)==DrivingWorld.classes
+    return DrivingWorld.palette if ours else class_palette(len(self.classes))
+
+# %% ../../nbs/tasks/01_segmentation.ipynb #ee7cf15f
+@patch
+def decode(self:SegTask, maps:Tensor)->dict[str,Tensor]: # 'classes' (B,h,w), 'scores' (B,n,h,w)
+    return dict(classes=maps.argmax(1).byte(), scores=maps)
+
+@patch
+def target_values(self:SegTask, item:dict)->dict[str,Tensor]: return dict(classes=item['labels'])
+
+@patch
+def tile_confidence(self:SegTask, maps:Tensor)->Tensor: # (M,1,h,w)
+    return maps.float().softmax(1).amax(1, keepdim=True)
+
+@patch
+def paint(self:SegTask, values:dict[str,Tensor], limit:float|None=None)->np.ndarray:
+    return color_labels(values['classes'], self.colours)
+
+@patch
+def paint_error(self:SegTask, values:dict[str,Tensor], item:dict)->np.ndarray:
+    wrong = (values['classes'].cpu()!=item['labels']) & (item['labels']!=self.ignore)
+    return mark_wrong(item['image'], wrong.float())
+
+@patch
+def legend(self:SegTask)->dict:
+    return dict(zip(self.classes, self.colours)) | {'wrong, in the last picture': WRONG}
+
+# %% ../../nbs/tasks/01_segmentation.ipynb #14c38301
+@patch
+def shares(self:SegTask, classes:Tensor)->dict[str,float]:
+    "Share of a map (h,w) that each class covers, largest first, without absent classes"
+    n = torch.bincount(classes.flatten().int(), minlength=len(self.classes))
+    order = n.argsort(descending=True, stable=True).tolist()
+    return {self.classes[i]: n[i].item()/classes.numel() for i in order if n[i]>0}
+
+@patch
+def describe_values(self:SegTask, values:dict[str,Tensor])->str:
+    return ', '.join(f'{k} {v:.0%}' for k,v in [*self.shares(values['classes']).items()][:4])
+
+@patch
+def difference(self:SegTask, old:Tensor, new:Tensor)->tuple[float,str]:
+    change = (new.argmax(1)!=old.argmax(1)).float().mean().item()
+    return change,f'{change:.1%} of pixels differ'
+
+@patch
+def annotate(self:SegTask, ax, values:dict[str,Tensor]):
+    from matplotlib.patches import Patch
+    color = dict(zip(self.classes, self.colours/255))
+    shares = [*self.shares(values['classes']).items()][:8]
+    named = [Patch(color=color[k], label=f'{k} {v:.0%}') for k,v in shares]
+    ax.legend(handles=named, fontsize=6, loc='center left', bbox_to_anchor=(1,.5), frameon=False)
+
+# %% ../../nbs/tasks/01_segmentation.ipynb #05e8d621
+@patch
+def baseline(self:SegTask, data:Dataset)->dict[str,float]: # Class -> share of all pixels
+    n = sum(torch.bincount(data[i]['labels'].flatten().int(), minlength=256)
+            for i in range(len(data)))
+    n = n[:len(self.classes)].double()
+    return dict(zip(self.classes, (n/n.sum()).tolist()))
+
+@patch
+def score_rows(self:SegTask, scores:dict[str,float], baseline:dict[str,float])->tuple[list,list]:
+    iou = {n: scores[f'IoU/{n}'] for n in self.classes}
+    color = {n: f'rgb({",".join(map(str, map(int, c)))})'
+             for n,c in zip(self.classes, self.colours)}
+    order = sorted(iou, key=lambda n: -1 if math.isnan(iou[n]) else iou[n], reverse=True)
+    rows = [[n, f'{baseline[n]:.1%}', score_text(iou[n], '.1%'), (iou[n],color[n])] for n in order]
+    mean = ['mean', '', score_text(scores['mIoU'], '.1%'), (scores['mIoU'],None)]
+    return ['class','share of pixels','IoU',''],[*rows, mean]
+
+@patch
+def write_map(self:SegTask, values:dict[str,Tensor], path, **settings):
+    img = Image.fromarray(values['classes'].numpy())
+    img.putpalette(np.pad(self.colours, ((0,256-len(self.colours)),(0,0))).tobytes())
+    replace_file(path, lambda to: img.save(to, 'PNG'))
+
+@patch
+def read_map(self:SegTask, path)->Tensor: # (h,w) uint8
+    return read_labels(path, self.ignore, len(self.classes))
 
 # %% ../../nbs/tasks/01_segmentation.ipynb #76fb69a5
 def class_weights(
@@ -209,9 +327,10 @@ def class_weights(
 )->list[float]: # One weight per class; a class that does not occur has weight 1
     "Weights that lift rare classes: (median share / share) ** power"
     n = len(data)
-    counts = torch.zeros(256, dtype=torch.float64)
+    counts = torch.zeros(256, dtype=torch.float64, device='cpu')
     for i in sorted({i*n//min(n, limit) for i in range(min(n, limit))}):
-        counts += torch.bincount(data[i]['labels'].flatten().long(), minlength=256).double()
+        labels = data[i]['labels'].flatten().long().cpu()
+        counts += torch.bincount(labels, minlength=256).double()
     counts[ignore] = 0
     share = counts[:num_classes]
     there = share>0
@@ -239,12 +358,12 @@ def richest_windows(
 
 # %% ../../nbs/tasks/01_segmentation.ipynb #7339fa8b
 @patch
-def choose(self:SegTask, batch:dict[str,Tensor], scheme:Scheme, patch:int,
-           generator:torch.Generator|None=None)->dict:
+def draw_windows(self:SegTask, batch:dict[str,Tensor], scheme:Scheme, patch:int,
+                 generator:torch.Generator|None=None)->dict:
     "Draw windows for a batch, the best of `layouts` layouts"
     _check_labels(batch['labels'], len(self.classes), self.ignore)
     if self.layouts<2 or scheme.kind!='windows':
-        return Task.choose(self, batch, scheme, patch, generator)
+        return Task.draw_windows(self, batch, scheme, patch, generator)
     labels = batch['labels']
     grid = labels.shape[-2]//patch,labels.shape[-1]//patch
     drawn = [scheme.draw(grid, len(labels), generator) for _ in range(self.layouts)]

@@ -62,8 +62,8 @@ def batch(self:FullLoss,
 )->dict[str,Tensor]: # What the task needs, (1,...) each
     "One image and its targets, padded to whole patches"
     if i in self.kept: return self.kept[i]
-    item = self.task.prepare(self.data[self.index[i]])
-    item = fit_to_patches(item, patch, getattr(self.task, 'ignore', 255))
+    item = self.task.select(self.data[self.index[i]])
+    item = fit_to_patches(item, patch, self.task.kinds())
     out = {k: v[None] for k,v in item.items()}
     size = sum(v.numel()*v.element_size() for v in out.values())
     if size<=self.room:
@@ -92,7 +92,7 @@ def _loss_and_map(model, batch, task):
     def recorded(*args, **kwargs):
         outputs.append(model(*args, **kwargs))
         return outputs[-1]
-    loss = task.judge(recorded, task.choose(batch, parse_scheme('full'), patch), patch)
+    loss = task.batch_loss(recorded, task.draw_windows(batch, parse_scheme('full'), patch), patch)
     maps = outputs[0][0] # one window, or (maps, logits) of a match loss
     return loss,maps if isinstance(maps, Tensor) else maps[0],batch
 
@@ -128,7 +128,7 @@ def scores(self:FullLoss,
     for i in range(len(self)):
         batch = self.batch(i, model.patch_size)
         loss,maps,batch = _loss_and_map(model, batch, self.task)
-        losses.append(loss.item())
+        losses.append(loss.double().item())
         parts.append(_image_sums(self.task, maps, batch))
     total = {k: sum(o[k] for o in parts) for k in parts[0]}
     without = [nan]*len(parts)

@@ -121,7 +121,7 @@ def show_discrepancy(
     if tau is None: tau = constant_tau(windows, token=token, **setting)
     at = windows.index()[0,token].item()
     H,W = windows.grid
-    some = torch.full((H*W,), torch.nan, dtype=torch.float64)
+    some = torch.full((H*W,), torch.nan, dtype=torch.float64, device='cpu')
     seen = constant_attention(windows, token, **setting)[0].cpu().double()
     some[windows.index()[0].cpu()] = seen
     full = Windows.full((H,W))

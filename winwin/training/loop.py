@@ -139,16 +139,16 @@ class TrainRun:
 def _prepare_data(self:TrainRun, data, transform):
     "Make the stream of items"
     cfg = self.config
-    ignore = getattr(self.task, 'ignore', 255)
-    self.draws = ItemStream(data, self.task.keys, self.patch, cfg.seed, transform, cfg.size, ignore,
-                            self.task.prepare)
+    task = self.task
+    self.draws = ItemStream(data, task.keys, self.patch, cfg.seed, transform, cfg.size,
+                            task.kinds(), task.select)
 
 @patch
 def batches(self:TrainRun)->Iterator[dict]:
     "Batches with windows, for the steps that are left"
     cfg = self.config
     acc = self.accelerator
-    choose = partial(self.task.choose, scheme=parse_scheme(cfg.windows), patch=self.patch)
+    choose = partial(self.task.draw_windows, scheme=parse_scheme(cfg.windows), patch=self.patch)
     source = item_batches(self.draws, range(self.step, cfg.steps), cfg.batch_size, cfg.accumulate,
                           acc.process_index, acc.num_processes, cfg.workers,
                           acc.device.type=='cuda', choose)
@@ -178,7 +178,8 @@ def _prepare_model(self:TrainRun, model):
     optimizer = make_optimizer(model, cfg)
     self.schedule = make_schedule(optimizer, cfg)
     self.model,self.opt = self.accelerator.prepare(model, optimizer)
-    self.judge = torch.compile(self.task.judge) if cfg.compile else self.task.judge
+    loss = self.task.batch_loss
+    self.batch_loss = torch.compile(loss) if cfg.compile else loss
 
 @patch_property
 def final(self:TrainRun)->nn.Module:
@@ -283,7 +284,7 @@ def _backward(run, batch):
     "Add the gradient of one batch; returns its loss, which stays on the device"
     acc = run.accelerator
     there = {k: v.to(acc.device, non_blocking=True) for k,v in batch.items()}
-    loss = run.judge(run.model, there, run.patch)
+    loss = run.batch_loss(run.model, there, run.patch)
     acc.backward(loss/run.config.accumulate)
     return loss.detach()
 
@@ -462,7 +463,7 @@ def resume(
             raise ValueError(f'{out/"last"} cannot be resumed: {error!r}') from error
         return _train(run, valid, progress, watch)
 
-# %% ../../nbs/training/03_loop.ipynb #8d8eb9a2
+# %% ../../nbs/training/03_loop.ipynb #87269abf
 def _read_checkpoint(last):
     "Model, state and settings of a checkpoint; an error names the folder if they do not fit"
     model = load_model(last)

@@ -10,7 +10,7 @@ __all__ = ['presets', 'Recipe', 'change', 'read_recipe', 'get_preset', 'paper_va
 # %% ../../nbs/training/05_recipes.ipynb #cbb65a57
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 import torch, torch.nn as nn
 from torch.utils.data import Dataset
@@ -21,8 +21,7 @@ from ..models.dense import create_model, model_task
 from ..models.croco import load_croco
 from ..tasks.task import Task
 from ..tasks.segmentation import class_weights
-from ..tasks.flow_scoring import FLOW_CHANNELS
-from ..tasks.registry import make_task
+from ..tasks.registry import make_task, task_class
 from .checkpoints import config_differences
 from .loop import TrainConfig, TrainResult, fit, read_config, resume as resume_run
 from .sources import FirstItems, MADE_DATA, ResizedItems, is_mixture, open_mixture
@@ -281,14 +280,14 @@ def recipe_task(
     weigh:bool=False,     # For training: count `class_weights` in the data
 )->Task:
     "The task of a recipe, with its options and the classes of `data`"
-    options = dict(
-        seg=dict(label_smoothing=recipe.label_smoothing, layouts=recipe.layouts),
-        depth=dict(kind=recipe.depth_loss, max_depth=recipe.max_depth),
-        flow=dict(kind=recipe.flow_loss, windows2=recipe.windows2, guide=recipe.guide,
-                  stochasticity=recipe.stochasticity, match=recipe.match),
-        pretrain=dict(mask=recipe.mask))
-    task = make_task(recipe.train.task, data, **options.get(recipe.train.task, {}))
-    if weigh and recipe.train.task=='seg' and recipe.class_weights:
+    name = recipe.train.task
+    kind = task_class(name)
+    mine = {f.name for f in fields(kind)} if is_dataclass(kind) else set()
+    options = {k: getattr(recipe, k) for k in mine if k!='classes' and hasattr(recipe, k)}
+    if 'kind' in mine and hasattr(recipe, f'{name}_loss'):
+        options['kind'] = getattr(recipe, f'{name}_loss')
+    task = make_task(name, data, **options)
+    if weigh and 'weight' in mine and recipe.class_weights:
         task.weight = _class_weights(recipe.class_weights, task, data)
     return task
 
@@ -311,25 +310,31 @@ def recipe_model(
 )->nn.Module:
     "The model of a recipe, with weights that depend on its seed alone"
     train = recipe.train
-    if model_task(recipe.model)!=train.task:
-        raise ValueError(f'model {recipe.model} is not made for the task {train.task}; '
-                         f'list_models() names those that are')
+    made_for = model_task(recipe.model)
+    fits = {1: 'dense', 2: 'pair'}[len(task.inputs)]
+    if made_for not in (task.name,fits):
+        raise ValueError(f'model {recipe.model} is not made for the task {task.name}; take one '
+                         f'named so, or winwin_{fits}_SIZE: list_models() names them all')
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(train.seed)
         return _begin(recipe, _model_options(recipe, task))
 
 def _model_options(r, task):
     "Arguments of `create_model` that differ from its defaults"
-    out = dict(num_classes=len(task.classes)) if r.train.task=='seg' else {}
+    made_for = model_task(r.model)
+    out = dict(num_classes=task.outputs()) if made_for=='seg' else {}
     if r.head: out['head'] = r.head
     if r.pos!='rope': out['pos'] = r.pos
     if r.patch_size: out['patch_size'] = r.patch_size
     if r.local_window:
         out |= dict(local_window=r.local_window, global_blocks=list(r.global_blocks))
-    if r.train.task in ('flow','pretrain'):
+    if made_for in ('dense','pair'):
+        out = dict(head=task.head) | out | dict(num_outputs=task.outputs())
+    if made_for in ('flow','pair','pretrain'):
         out |= {k: True for k in ('relative','tied','quiet') if getattr(r, k)}
-    if r.train.task=='flow':
-        if FLOW_CHANNELS[r.flow_loss]!=3: out['num_outputs'] = FLOW_CHANNELS[r.flow_loss]
+    if made_for in ('flow','pair'):
+        if task.outputs()!=3: out['num_outputs'] = task.outputs()
+        if task.motions()!=2: out['scaled'] = task.motions()
         if r.flow_scale!=1: out['flow_scale'] = r.flow_scale
     return out
 
@@ -367,11 +372,11 @@ def recipe_augment(
     "The augmentation of a recipe: `FlowAugment` for pairs, else `Augment`"
     if 'image2' not in task.keys:
         return Augment(recipe.flip, recipe.scale, jitter_p=recipe.jitter,
-                       fixed_focal=recipe.fixed_focal, ignore=getattr(task, 'ignore', 255))
+                       fixed_focal=recipe.fixed_focal, kinds=task.kinds())
     fixed = recipe.scale==(1.,1.)
     moves = dict(scale_p=0., stretch_p=0.) if fixed else dict(scale=recipe.scale)
     return FlowAugment(recipe.frame, flip=recipe.flip, flip_y=recipe.flip_y,
-                       jitter_p=recipe.jitter, erase=recipe.erase, **moves)
+                       jitter_p=recipe.jitter, erase=recipe.erase, kinds=task.kinds(), **moves)
 
 # %% ../../nbs/training/05_recipes.ipynb #5d80d4e9
 def train_recipe(

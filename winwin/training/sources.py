@@ -20,6 +20,7 @@ from ..data.benchmarks import BDD100K, CamVid, FlyingChairs, FlyingThings3D, KIT
 from ..data.benchmarks import NYUv2Folder, Sintel, Spring, TartanAir
 from ..data.augment import resize_item
 from ..worlds.datasets import DrivingWorld, LayeredFlow
+from ..tasks.registry import task_class
 
 # %% ../../nbs/training/04_sources.ipynb #29938610
 def parse_mix(
@@ -157,7 +158,7 @@ def _world(kind, r, train, **kw):
 
 def _driving(r, train):
     "Streets, in pairs if the task needs two frames"
-    if r.train.task not in ('flow','pretrain'): return _world(DrivingWorld, r, train)
+    if len(task_class(r.train.task).inputs)==1: return _world(DrivingWorld, r, train)
     motion = 1. if r.motion is None else r.motion
     return _world(DrivingWorld, r, train, pair=True, motion=motion)
 

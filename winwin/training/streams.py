@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np, torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from ..machine import ignore_stop_signals, patch
-from ..data.augment import fit_to_patches, resize_item
+from ..machine import default_device, ignore_stop_signals, patch
+from ..data.augment import MapKind, fit_to_patches, resize_item
 
 # %% ../../nbs/training/00_streams.ipynb #e926bc1e
 def derive_seed(
@@ -37,8 +37,8 @@ class ItemStream(Dataset):
         seed:int=0,                                # Of the order and of every random choice
         transform:Callable[[dict],dict]|None=None, # Such as `Augment()`
         size:tuple[int,int]|None=None,             # Resize to pixels (H,W); none keeps the size
-        ignore:int=255,                            # Label of what is padded
-        prepare:Callable[[dict],dict]|None=None,   # Fills in missing keys, as `FlowTask.prepare`
+        kinds:dict[str,MapKind]|None=None,         # How keys behave, see `Task.kinds`
+        select:Callable[[dict],dict]|None=None,    # Picks keys and fills in, see `Task.select`
     ):
         if not len(data): raise ValueError('the training set is empty')
         self.data = data
@@ -47,18 +47,18 @@ class ItemStream(Dataset):
         self.seed = seed
         self.transform = transform
         self.size = size
-        self.ignore = ignore
-        self.prepare = prepare
+        self.kinds = kinds
+        self.select = select
         self.order = (None,None)
 
     def __getitem__(self, draw:int)->dict[str,Tensor]:
-        i = self.index(draw)
-        with torch.random.fork_rng(devices=[]):
+        with default_device('cpu'), torch.random.fork_rng(devices=[]):
+            i = self.index(draw)
             # for a dataset's own transform, and for ours
             torch.manual_seed(derive_seed(self.seed, 1, draw))
             item = self._make(i, epoch=draw//len(self.data))
-        item = fit_to_patches(item, self.patch, self.ignore)
-        return item | dict(index=torch.tensor(i), draw=torch.tensor(draw))
+            item = fit_to_patches(item, self.patch, self.kinds)
+            return item | dict(index=torch.tensor(i), draw=torch.tensor(draw))
 
 # %% ../../nbs/training/00_streams.ipynb #87d1c012
 @patch
@@ -75,12 +75,12 @@ def _make(self:ItemStream, i, epoch):
     "Item `i` with `keys` only, resized and augmented"
     # a `Mix` has other items in every epoch
     item = self.data.at(i, epoch) if hasattr(self.data, 'at') else self.data[i]
-    if self.prepare is not None: item = self.prepare(item)
+    if self.select is not None: item = self.select(item)
     if lost := [k for k in self.keys if k not in item]:
         raise ValueError(f'item {i} has no {lost[0]!r}, which the task needs; it has '
                          f'{", ".join(item)}')
     item = {k: item[k] for k in self.keys}
-    if self.size is not None: item = resize_item(item, self.size)
+    if self.size is not None: item = resize_item(item, self.size, self.kinds)
     return item if self.transform is None else self.transform(item)
 
 # %% ../../nbs/training/00_streams.ipynb #0cecfcdb
@@ -120,7 +120,8 @@ def _collate(choose, seed, items):
     "Items as a batch, with windows if `choose` draws them"
     batch = stack(items)
     if choose is None: return batch
-    return choose(batch, generator=derive_generator(seed, 3, batch['draw'][0].item()))
+    rng = derive_generator(seed, 3, batch['draw'][0].item())
+    with default_device('cpu'): return choose(batch, generator=rng)
 
 # %% ../../nbs/training/00_streams.ipynb #69fd3fe5
 def stack(

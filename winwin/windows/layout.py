@@ -9,7 +9,6 @@ __all__ = ['Windows', 'tokens_of', 'brief', 'as_size', 'as_sizes', 'window_mask'
 # %% ../../nbs/windows/00_layout.ipynb #11fab520
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 import torch
 from torch import Tensor
 from torch.utils import _pytree
@@ -93,13 +92,21 @@ def _flat_ids(yx, sizes, grid):
     first = yx[...,0]*W + yx[...,1] # id of every corner (B,n)
     parts = []
     i = 0
-    for (h,w),same in groupby(sizes): # windows of one size, one after the other
-        n = len(list(same))
+    for (h,w),n in _runs(sizes):
         row,col = (torch.arange(side, device=yx.device) for side in (h,w))
         inside = (row[:,None]*W + col).flatten() # (h*w,)
         parts.append((first[:,i:i+n,None] + inside).flatten(1))
         i += n
     return parts[0] if len(parts)==1 else torch.cat(parts, 1)
+
+def _runs(sizes):
+    "[(size, how many windows in a row have it)]"
+    if len(set(sizes))==1: return [(sizes[0],len(sizes))]
+    out = []
+    for hw in sizes:
+        if out and out[-1][0]==hw: out[-1] = (hw,out[-1][1]+1)
+        else: out.append((hw,1))
+    return out
 
 # %% ../../nbs/windows/00_layout.ipynb #5c87a28d
 @patch

@@ -34,6 +34,10 @@ __all__ = [*_HOME]
 
 def __getattr__(name):
     if name not in _HOME: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f'.{_HOME[name]}', __name__), name)
+    try: return getattr(import_module(f'.{_HOME[name]}', __name__), name)
+    except ModuleNotFoundError as error:
+        if error.name not in ('anywidget', 'ipywidgets', 'traitlets'): raise
+        raise ImportError(f"{name} needs {error.name}, which is not installed: "
+                          "pip install 'winwin[lab]'") from error
 
 def __dir__(): return sorted(set(globals()) | set(__all__))

@@ -20,9 +20,9 @@ from torch.utils.data import Dataset
 from torchvision.transforms.functional import Image
 from ..machine import list_devices, patch, pick_device, unknown_name
 from ..worlds.datasets import DrivingWorld, LayeredFlow
-from ..models.dense import FlowModel
+from ..models.dense import model_frames
 from ..tasks.task import Task
-from ..tasks.registry import make_task
+from ..tasks.registry import task_of
 from .widgets import TokenCanvas
 from .snapshots import snapshot_page, take_snapshot
 
@@ -455,7 +455,7 @@ def example_scene(
     "A scene and data of the size and kind a model was trained on"
     recipe = getattr(model, 'saved', {}).get('extra', {}).get('recipe') or {}
     size = tuple(recipe.get('image_size') or (192,320))
-    pair = isinstance(model, FlowModel)
+    pair = model_frames(model)==2
     source = recipe.get('data')
     def world(length, seed):
         if pair and source=='layered': return LayeredFlow(size, length=length, seed=seed)
@@ -464,5 +464,4 @@ def example_scene(
     frames = (item['image'],item['image2']) if pair else item['image']
     if source not in ('driving','layered'): return ExampleScene(frames)
     data = world(64, seed=0)
-    task = recipe.get('train', {}).get('task') or ('flow' if pair else 'seg')
-    return ExampleScene(frames, data, make_task(task, data))
+    return ExampleScene(frames, data, task_of(model))

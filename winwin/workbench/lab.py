@@ -100,7 +100,7 @@ def check_installed(
     "Raise an `ImportError` with the install command if a package is missing"
     if kind not in _kinds: raise ValueError(f'{kind!r} cannot be started; use {", ".join(_kinds)}')
     name,module = _kinds[kind]
-    for m in (module,'ipykernel'):
+    for m in (module,'ipykernel','ipywidgets','anywidget'):
         if find_spec(m) is None:
             raise ImportError(f"{name if m==module else m} is not installed; pip install "
                               f"'winwin[{kind}]'")

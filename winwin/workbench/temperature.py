@@ -13,14 +13,13 @@ from torch.utils.data import Dataset
 from ..machine import evaluating, patch
 from ..windows.layout import Windows
 from ..windows.schemes import Scheme
-from ..models.dense import DenseModel, FlowModel
+from ..models.dense import model_frames
 from ..models.controls import get_temperature, layer_tau, set_temperature, tempered
 from ..models.hub import bundled_model, save_model
 from ..attention.recorder import AttentionRecorder, normalize_images
-from ..attention.token_maps import LayerCurves, prediction_change, prediction_picture
-from ..attention.token_maps import read_with
+from ..attention.token_maps import LayerCurves, read_with
 from ..tasks.task import Task
-from ..tasks.registry import make_task
+from ..tasks.registry import task_of
 from ..temperature.theory import log_ratio
 from ..temperature.matching import match_temperature
 from ..temperature.search import Sweep, learn_temperature
@@ -48,17 +47,10 @@ def _to_lists(taus, layers):
 
 # %% ../../nbs/workbench/06_temperature.ipynb #d002e374
 def _task_of(model, data):
-    recipe = getattr(model, 'saved', {}).get('extra', {}).get('recipe') or {}
-    known = recipe.get('train', {}).get('task')
-    if known: return make_task(known, data)
-    possible = ['flow'] if isinstance(model, FlowModel) else ['seg','depth']
-    names = [n for n in possible if _has_targets(n, data)]
-    if len(names)==1 and isinstance(model, (DenseModel,FlowModel)): return make_task(names[0], data)
-    raise ValueError('data needs a task, such as task=make_task("seg", data)')
-
-def _has_targets(name, data):
-    try: return set(make_task(name, data).keys)<=data[0].keys()
-    except ValueError: return False # classes without names
+    "The task of a model, if the data has targets for it"
+    task = task_of(model)
+    task.select(data[0]) # raises if a key is missing
+    return task
 
 def _first_frames(data, task):
     "The image, or the pair of frames, of the first item"
@@ -91,6 +83,7 @@ class TemperatureExplorer(Explorer):
         self.maps = AttentionRecorder(model, img, windows, 0, tokens)
         self.maps.to(self.device.value)
         self.loss = None if data is None else FullLoss(data, task, images)
+        self.task = task_of(model) if task is None and model_frames(model) else task
         self._forget()
         self._make_controls(folder)
         self._make_pictures(width)
@@ -214,7 +207,7 @@ def _make_pictures(self:TemperatureExplorer, width):
 @patch
 def _rows(self:TemperatureExplorer):
     "Rows of the page; a plain encoder has no prediction to show"
-    dense = isinstance(self.maps.model, (DenseModel,FlowModel))
+    dense = model_frames(self.maps.model) is not None
     return ([self.scope,self.layer,self.head,self.tau,self.live],
             [*self.buttons,self.folder,self.saver], [self.stat],
             [self.hist,self.lines,self.bell],
@@ -396,13 +389,14 @@ def _show_grid(self:TemperatureExplorer):
 @patch
 def _show_predictions(self:TemperatureExplorer):
     "Both predictions on one scale, and how much they differ"
-    m = self.maps.model
-    if isinstance(m, FlowModel): top = max(self.plain[0,:2].norm(dim=0).max().item(), 1e-3)
-    else: top = self.plain.max().item()
-    _,first,second = self.canvas.values()
-    first.show_image(prediction_picture(m, self.plain, top), self.maps.patch)
-    second.show_image(prediction_picture(m, self.prediction, top), self.maps.patch)
-    self.change,text = prediction_change(m, self.plain, self.prediction)
+    task = self.task
+    shown = [{k: v[0].cpu() for k,v in task.decode(x).items()}
+             for x in (self.plain,self.prediction)]
+    limit = task.limit(shown[0])
+    for canvas,values in zip(list(self.canvas.values())[1:], shown):
+        canvas.show_image(task.paint(values, limit), self.maps.patch)
+    second = list(self.canvas.values())[2]
+    self.change,text = task.difference(self.plain, self.prediction)
     second.caption = f'{second.label}: {text}'
 
 # %% ../../nbs/workbench/06_temperature.ipynb #1fc01c22
@@ -439,7 +433,7 @@ def _match_images(self:TemperatureExplorer):
         few = few if isinstance(few, tuple) else (few,)
         if few[0].shape[-2:]==m.imgs[0].shape[-2:]: frames = few
     frames = [o.to(m.device) for o in frames]
-    if not isinstance(m.model, (DenseModel,FlowModel)):
+    if model_frames(m.model) is None:
         frames = [normalize_images(m.model, o) for o in frames]
     return tuple(frames) if m.pair else frames[0]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np, torch
 from torch import Tensor
-from ..machine import check_file, patch, replace_file, unknown_name
+from ..machine import check_file, default_device, patch, replace_file, unknown_name
 from ..data.pictures import flow_to_color
 from .streets import STREET_CLASSES, make_street
 from .raycast import FAR, street_flow
@@ -40,7 +40,10 @@ class _World(torch.utils.data.Dataset):
     def __len__(self): return self.length
 
     def __getitem__(self, i:int)->dict[str,Tensor]:
-        i = _index(i, self.length)
+        with default_device('cpu'): return self._item(_index(i, self.length))
+
+    def _item(self, i):
+        "Scene `i`, from the cache if it is there"
         if self.cache is None: return self._render(i)
         path = self.cache/f'{i:07d}.npz'
         item = _load(path, self.size, self._keys())
