@@ -334,9 +334,11 @@ def _overwrite(handle, text):
 def ignore_stop_signals(
     worker:int=0, # Number of the worker; `worker_init_fn` of a `DataLoader` gets it
 ):
-    "Let a process that loads data leave SIGINT, SIGTERM and SIGHUP to the process it works for"
-    for name in ('SIGINT','SIGTERM','SIGHUP'):
-        if hasattr(signal, name): signal.signal(getattr(signal, name), signal.SIG_IGN)
+    "Let a process that loads data ignore SIGINT and SIGHUP, and end 30 s after a SIGTERM"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not hasattr(signal, 'alarm'): return # Windows has none of the others
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(30))
 
 # %% ../nbs/00_machine.ipynb #2c7f69bc
 def patch(

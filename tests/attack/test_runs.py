@@ -121,8 +121,8 @@ def test_resume_after_a_temperature_was_chosen(run, cache, tmp_path, attack):
 
 class Bad(SegTask):
     "The gradient of one step is not finite; the loss is"
-    def judge(self, model, batch, patch):
-        loss = super().judge(model, batch, patch)
+    def batch_loss(self, model, batch, patch):
+        loss = super().batch_loss(model, batch, patch)
         self.calls = getattr(self, 'calls', 0)+1
         if self.calls!=3: return loss
         weight = next(model.parameters())

@@ -9,7 +9,7 @@ __all__ = ['TrainConfig', 'read_config', 'make_optimizer', 'make_schedule', 'Tra
 # %% ../../nbs/training/03_loop.ipynb #b0fc6e96
 import json, math, os, re, signal, threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -166,6 +166,9 @@ def _save_if_loading_fails(run, source):
         if not text.startswith('Caught '): raise
         last = re.split(r'\n\w*Error: ', text)[-1] # behind the traceback of the worker
         raise ValueError(last.strip()) from error
+    finally: # a traceback that somebody keeps would keep the processes too
+        end = getattr(source, '_shutdown_workers', None)
+        if end is not None: end()
 
 # %% ../../nbs/training/03_loop.ipynb #5fb318e5
 @patch
@@ -340,14 +343,14 @@ def _save_batch(run, batch, loss, folder):
 def _all_steps(run, valid, log):
     "Do the steps that are left"
     cfg = run.config
-    source = run.batches()
-    while run.step<cfg.steps:
-        log.step(train_step(run, source))
-        last = run.step==cfg.steps
-        due = last or (cfg.eval_every and run.step%cfg.eval_every==0)
-        if valid is not None and due: _score(run, valid, log)
-        if last or run.stop or run.step%cfg.save_every==0: run.save()
-        if run.stop and not last: raise KeyboardInterrupt(f'stopped after step {run.step}')
+    with closing(run.batches()) as source:
+        while run.step<cfg.steps:
+            log.step(train_step(run, source))
+            last = run.step==cfg.steps
+            due = last or (cfg.eval_every and run.step%cfg.eval_every==0)
+            if valid is not None and due: _score(run, valid, log)
+            if last or run.stop or run.step%cfg.save_every==0: run.save()
+            if run.stop and not last: raise KeyboardInterrupt(f'stopped after step {run.step}')
 
 def _score(run, valid, log):
     "Evaluate, and keep the model if it is the best so far"
