@@ -46,6 +46,12 @@ def test_doctor_is_well():
     for name in ('versions', 'torch and torchvision', 'device', 'bfloat16 on the CPU', 'two windows, training', 'full image, inference'): assert name in checks
     assert 'tokens per second' in checks['full image, inference']['detail'] and 'GB' in checks['memory']['detail']
 
+def test_selftest_of_the_cpu():
+    code, out, _ = winwin('selftest', '--device', 'cpu', '--json')
+    checks = {c['name']: c for c in json.loads(out)}
+    assert code == 0 and all(c['ok'] for c in checks.values())
+    for name in ('linear, float32', 'flow, fp16', 'predict, full', 'probe, own', 'training'): assert name in checks
+
 def test_doctor_names_the_cure_of_a_broken_pair(tmp_path):
     "A torch and a torchvision that do not belong together: the message says what to install, the other checks still run"
     (tmp_path/'torchvision').mkdir()

@@ -2,7 +2,7 @@
 
 Keys of CALLS name the public functions and classes that the call runs; `test_every_public_name_is_tried` looks for the others.
 """
-import contextlib, importlib, inspect, unittest.mock as mock
+import contextlib, importlib, inspect, json, unittest.mock as mock
 import accelerate, pytest, torch, torch.nn as nn
 import matplotlib
 matplotlib.use('Agg')
@@ -171,9 +171,11 @@ CALLS = {
     'richest_windows': lambda d: richest_windows([W.to(d)]*2, torch.rand(2,64,96, device=d), 8),
     **{f'Task {kind}; {k} {s} {o}': lambda d,k=k,s=s,o=o: loss_of(k, d, s, **o) for kind,k,s,o in (
         ('SegTask','seg','2x4',dict()), ('SegTask','seg','4+3',dict(weight=[1.]*14, layouts=3)), ('SegTask','seg','2x4+5',dict()),
-        ('SegTask','seg','crop:4',dict(label_smoothing=.1)), ('DepthTask','depth','full',dict(max_depth=80.)), ('FlowTask','flow','2x4',dict(match=1.)),
+        ('SegTask','seg','crop:4',dict(label_smoothing=.1)), ('DepthTask','depth','full',dict(max_depth=80.)), ('FlowTask PairTask','flow','2x4',dict(match=1.)),
         ('FlowTask','flow','4+3',dict(windows2='tokens:9')), ('FlowTask matching_loss','flow','2x4',dict(head='matching', match=1., kind='epe')),
         ('CompletionTask','pretrain','full',dict()))},
+    'first_map shade rgb_picture mark_wrong error_colors': lambda d: [shade(first_map(dict(x=torch.rand(1,8,12, device=d)))), shade(torch.rand(8,12, device=d)), rgb_picture(torch.rand(3,8,12, device=d)),
+        mark_wrong(torch.rand(3,8,12, device=d), torch.rand(8,12, device=d)), error_colors(torch.rand(8,12, device=d))],
     'SegMetrics': lambda d: [scored(SegMetrics(14), torch.rand(2,14,64,96, device=d), t) for t in (SCENES['labels'],SCENES['labels'].to(d))],
     'DepthMetrics': lambda d: [scored(DepthMetrics(80., average=a), torch.rand(2,1,64,96, device=d)+1, SCENES['depth'].to(d)[:,None]) for a in ('image','set')],
     'FlowMetrics': lambda d: [scored(FlowMetrics(a), torch.rand(2,2,64,96, device=d), FRAMES['flow'].to(d), FRAMES['valid'], FRAMES['visible']) for a in ('image','set')],
@@ -224,7 +226,6 @@ CALLS = {
     'AttentionRecorder RecordedLayer LayerCurves TokenRows curve_map token_panels token_stats read_with': look_at_attention,
     'AttentionRecorder; cross': lambda d: look_at_attention(d, cross=True),
     'mosaic normalize_images': lambda d: [mosaic([torch.rand(2,8,12, device=d)]*3), normalize_images(tiny().to(d), SCENES['image'].to(d))],
-    'prediction_change prediction_picture': lambda d: [prediction_change(tiny().to(d), *torch.rand(2,1,14,64,96).to(d)), prediction_picture(tiny().to(d), torch.rand(1,14,64,96).to(d))],
 
     **{f'predict predict_bands tile_weights; {h}': lambda d,h=h: predict_all(d, h) for h in ('linear','convnext','dpt')},
     **{f'predict_flow flow_weights; {h}': lambda d,h=h: predict_flow_all(d, h) for h in ('linear','matching')},
@@ -347,3 +348,12 @@ def test_a_run_with_another_default_device(preset):
     with machine(), torch.device('cuda'):
         result = train_recipe(recipe(preset, workers=0), progress=False)
         assert result.scores
+
+# --- what a GPU owner runs
+
+def test_selftest_on_a_stand_in(capsys):
+    from winwin.doctor import Selftest
+    with machine(), mock.patch('winwin.doctor._count_waits', lambda step: 1): assert Selftest('cuda', json=True).run()==0
+    checks = {check['name']: check for check in json.loads(capsys.readouterr().out)}
+    assert {'linear, float32','matching, fp16','timm, bf16','predict, tiles','probe, own','training','waits'} <= checks.keys()
+    assert checks['training']['detail'].startswith('on cuda:0')

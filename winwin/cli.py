@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Union
 import tyro
 from .machine import patch, plural, unknown_name
-from .doctor import Doctor
+from .doctor import Doctor, Selftest
 
 # %% ../nbs/91_cli.ipynb #e7c5cc03
 @dataclass
@@ -435,7 +435,8 @@ def _sub(kind, name): return Annotated[kind, tyro.conf.subcommand(name, prefix_n
 Command = Union[_sub(Demo, 'demo'), _sub(Train, 'train'), _sub(Eval, 'eval'),
                 _sub(Predict, 'predict'), _sub(Export, 'export'), _sub(Lab, 'lab'),
                 _sub(App, 'app'), _sub(BenchCommand, 'bench'), _sub(StudyCommand, 'study'),
-                _sub(Temperature, 'temperature'), _sub(Doctor, 'doctor')]
+                _sub(Temperature, 'temperature'), _sub(Doctor, 'doctor'),
+                _sub(Selftest, 'selftest')]
 
 # %% ../nbs/91_cli.ipynb #ba36b17c
 def main(

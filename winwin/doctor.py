@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['Check', 'check_versions', 'check_pairing', 'check_device', 'check_bf16',
-           'check_forward', 'Doctor']
+           'check_forward', 'Doctor', 'selftest_cases', 'check_models', 'check_half',
+           'check_predictions', 'check_probes', 'check_training', 'check_compile', 'Selftest']
 
 # %% ../nbs/90_doctor.ipynb #53170629
-import importlib, json, platform, re, subprocess, sys, time
+import copy, importlib, json, platform, re, subprocess, sys, time, types, warnings
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -135,21 +136,216 @@ class Doctor:
 
     def run(self)->int: # 0 if all checks passed, else 1
         "Run all checks and print each as it finishes"
-        checks = []
-        for run in (check_versions, check_pairing, check_device, check_bf16, check_forward):
-            for check in _try(run):
-                checks.append(check)
-                if not self.json: print(check, flush=True)
-        bad = sum(not check.ok for check in checks)
-        if self.json: print(json.dumps([vars(check) for check in checks], indent=1))
-        else: print(f'\n{bad} of {len(checks)} checks failed' if bad else '\nAll checks passed.')
-        return int(bad>0)
+        from winwin.machine import pick_device
+        parts = [check_versions, check_pairing, check_device, check_bf16, check_forward]
+        if pick_device()!='cpu': parts.append(partial(check_half, pick_device()))
+        return int(_run_checks(parts, self.json)>0)
+
+def _run_checks(parts, as_json):
+    "Print the checks of all parts; returns how many failed"
+    checks = []
+    for run in parts:
+        for check in _try(run):
+            checks.append(check)
+            if not as_json: print(check, flush=True)
+    bad = sum(not check.ok for check in checks)
+    if as_json: print(json.dumps([vars(check) for check in checks], indent=1))
+    else: print(f'\n{bad} of {len(checks)} checks failed' if bad else '\nAll checks passed.')
+    return bad
 
 def _try(run):
     "The checks that a function returns; an error is a failed check"
     try: got = run()
     except Exception as error: # the others still run
-        name = run.__name__.removeprefix('check_')
+        name = getattr(run, 'func', run).__name__.removeprefix('check_')
         got = Check(name, f'{type(error).__name__}: {error}', ok=False,
                     fix='see the checks above; usually a package is missing or does not match')
     return got if isinstance(got, list) else [got]
+
+# %% ../nbs/90_doctor.ipynb #1bc747e9
+def selftest_cases()->dict: # Name -> (model, task, batch with windows), all on the CPU
+    "A small model of every kind, with a batch to train it on"
+    import torch
+    from winwin.models.dense import create_model
+    from winwin.tasks.registry import make_task
+    from winwin.windows.schemes import parse_scheme
+    from winwin.worlds.datasets import DrivingWorld
+    torch.manual_seed(0)
+    world = DrivingWorld((128,192), length=2, pair=True)
+    items = world.batch(range(2))
+    out = {}
+    for name,(model,over,task,options) in _selftest_models.items():
+        model = create_model(model, **over)
+        work = make_task(task, world, **options)
+        scheme = parse_scheme('full' if task=='pretrain' else '2x4')
+        batch = {k: items[k] for k in work.keys}
+        rng = torch.Generator().manual_seed(0)
+        out[name] = model,work,work.draw_windows(batch, scheme, model.patch_size, rng)
+    return out
+
+# %% ../nbs/90_doctor.ipynb #71eada7d
+_small = dict(dim=96, depth=4, num_heads=3)
+_pair = dict(dim=64, depth=4, num_heads=2, decoder=dict(dim=64, depth=3, num_heads=2))
+_seg = _small | dict(num_classes=14)
+_selftest_models = dict(
+    linear=('winwin_seg_micro', _seg | dict(head='linear'), 'seg', {}),
+    convnext=('winwin_seg_micro', _seg, 'seg', {}),
+    upsample=('winwin_seg_micro', _seg | dict(head='upsample'), 'seg', {}),
+    local=('winwin_seg_micro', _seg | dict(local_window=3, global_blocks=(3,)), 'seg', {}),
+    depth=('winwin_depth_micro', _small, 'depth', {}),
+    flow=('winwin_flow_micro', _pair | dict(relative=True), 'flow', dict(match=1.)),
+    matching=('winwin_flow_micro', dict(head='matching'), 'flow', dict(match=1., kind='epe')),
+    completion=('winwin_pretrain_micro', _pair, 'pretrain', {}),
+    timm=('dinov3-small:linear', dict(depth=2, num_classes=14), 'seg', {}))
+
+def _loss_and_gradient(model, task, batch, device, dtype=None):
+    "Loss, and the gradient of all weights on the CPU"
+    import torch
+    model = copy.deepcopy(model).to(device)
+    there = {k: v.to(device) for k,v in batch.items()}
+    with torch.autocast(torch.device(device).type, dtype, enabled=dtype is not None):
+        loss = task.batch_loss(model, there, model.patch_size)
+    loss.backward()
+    grads = [p.grad.float().cpu().flatten() for p in model.parameters() if p.grad is not None]
+    return loss.item(),torch.cat(grads)
+
+# %% ../nbs/90_doctor.ipynb #b01eb073
+def check_models(
+    device:str='cpu', # Device to compare with the CPU
+)->list[Check]: # One per model
+    "Loss and gradient of every kind of model on the device and on the CPU, in float32"
+    out = []
+    for name,case in selftest_cases().items():
+        want = _loss_and_gradient(*case, 'cpu')
+        out.append(_compare(f'{name}, float32', _loss_and_gradient(*case, device), want, 1e-3))
+    return out
+
+def check_half(
+    device:str='cpu', # Device to test
+)->list[Check]: # One per model and precision
+    "Loss and gradient of every kind of model under autocast and in float32, on the device"
+    import torch
+    kinds = dict(fp16=torch.float16)
+    if torch.device(device).type!='cpu': kinds['bf16'] = torch.bfloat16 # ends some CPU processes
+    out = []
+    for name,case in selftest_cases().items():
+        want = _loss_and_gradient(*case, device)
+        for kind,dtype in kinds.items():
+            got = _loss_and_gradient(*case, device, dtype)
+            tol = .2 if name=='matching' else 2e-2 # which of two near matches is the best may flip
+            out.append(_compare(f'{name}, {kind}', got, want, tol))
+    return out
+
+# %% ../nbs/90_doctor.ipynb #0f8194e5
+_report = 'please report this, with all lines above'
+
+def _compare(name, got, want, tol):
+    "A check that loss and gradient agree"
+    import torch
+    off = abs(got[0]-want[0])/abs(want[0])
+    angle = 1-torch.cosine_similarity(got[1].double(), want[1].double(), 0).item()
+    ok = off<tol and angle<tol # false for NaN
+    return Check(name, f'loss differs by {off:.1e}, direction of the gradient by {angle:.1e}', ok,
+                 '' if ok else _report)
+
+def _agree(name, got, want, tol):
+    "A check that two tensors agree, relative to the largest value"
+    off = ((got.cpu()-want).abs().max()/want.abs().max()).item()
+    ok = off<tol
+    return Check(name, f'differs from the CPU by {off:.1e}', ok, '' if ok else _report)
+
+# %% ../nbs/90_doctor.ipynb #9bb9330f
+def check_predictions(
+    device:str='cpu', # Device to compare with the CPU
+)->list[Check]: # One per mode
+    "Predictions on the device and on the CPU"
+    import torch
+    from winwin.inference.modes import predict
+    model,_,batch = selftest_cases()['convnext']
+    img = batch['image'][:1]
+    modes = dict(full={}, bands=dict(rows=2), tiles=dict(mode='tile', size=(64,64)),
+                 resize=dict(mode='resize', size=(64,96)))
+    want = {name: predict(model, img, **options) for name,options in modes.items()}
+    model = model.to(device)
+    return [_agree(f'predict, {name}', predict(model, img.to(device), **options), want[name], 5e-3)
+            for name,options in modes.items()]
+
+def check_probes(
+    device:str='cpu', # Device to compare with the CPU
+)->list[Check]: # One per probe
+    "Probes of the attention on the device and on the CPU"
+    import torch
+    from winwin.attention.statistics import attention_entropy, self_probability
+    q,k = torch.randn(2, 1, 3, 1000, 64, generator=torch.Generator().manual_seed(0))
+    probes = dict(own=self_probability, entropy=attention_entropy)
+    return [_agree(f'probe, {name}', f(q.to(device), k.to(device), 1.3), f(q, k, 1.3), 2e-3)
+            for name,f in probes.items()]
+
+# %% ../nbs/90_doctor.ipynb #f2a9b3ef
+def check_training(
+    device:str='cpu', # Device that training is expected to choose
+)->list[Check]:
+    "Some steps of training: where, how precise, how often the host waited"
+    import torch
+    from winwin.training.loop import TrainConfig, TrainRun, train_step
+    from winwin.worlds.datasets import DrivingWorld
+    model,task,_ = selftest_cases()['convnext']
+    config = TrainConfig(windows='2x4', steps=6, batch_size=2, lr=1e-3, layer_decay=None)
+    run = TrainRun(model, DrivingWorld((128,192), length=4), config, task)
+    acc = run.accelerator
+    source = run.batches()
+    losses = [train_step(run, source)['loss'] for _ in range(4)]
+    text = (f'on {acc.device}, precision {acc.mixed_precision}, loss {losses[0]:.3f} to '
+            f'{losses[-1]:.3f}')
+    there = acc.device.type==torch.device(device).type
+    out = [Check('training', text, losses[-1]<losses[0],
+                 '' if there else f'accelerate chose {acc.device.type}, not {device}')]
+    if acc.device.type!='cuda': return out
+    waits = _count_waits(lambda: train_step(run, source))
+    fix = '' if waits<2 else _report
+    return [*out, Check('waits', f'the host waited {waits} times in a step', fix=fix)]
+
+# %% ../nbs/90_doctor.ipynb #6ac94ac4
+def _count_waits(step):
+    "How often the host waits for the GPU in a call"
+    import torch
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        torch.cuda.set_sync_debug_mode('warn')
+        try: step()
+        finally: torch.cuda.set_sync_debug_mode('default')
+    return sum('synchroniz' in str(o.message) for o in seen)
+
+def check_compile(
+    device:str='cpu', # Device to compile for
+)->list[Check]:
+    "Model and loss through torch.compile, against the same without; a first run takes a minute"
+    import torch
+    model,task,batch = selftest_cases()['convnext']
+    want = _loss_and_gradient(model, task, batch, device)
+    faster = types.SimpleNamespace(batch_loss=torch.compile(task.batch_loss))
+    begin = time.perf_counter()
+    got = _loss_and_gradient(model, faster, batch, device)
+    check = _compare('compiled', got, want, 1e-3)
+    check.detail += f', compiled in {time.perf_counter()-begin:.0f} s'
+    return [check]
+
+# %% ../nbs/90_doctor.ipynb #fc89e99e
+@dataclass
+class Selftest:
+    "Compare a GPU with the CPU in everything winwin does, in about two minutes; prints a report."
+    device:str='auto'   # Device to test: cuda, cuda:1, mps, cpu; auto = a GPU if there is one
+    compile:bool=False  # Try torch.compile too, which takes a minute more
+    json:bool=False     # Print JSON instead of text
+
+    def run(self)->int: # 0 if all checks passed, else 1
+        "Run all checks and print each as it finishes"
+        from winwin.machine import pick_device
+        device = pick_device(self.device)
+        parts = [check_models, check_half, check_predictions, check_probes, check_training]
+        if self.compile: parts.append(check_compile)
+        parts = [check_versions, check_device, *(partial(o, device) for o in parts)]
+        if not self.json: print(f'winwin selftest --device {device}\n')
+        bad = _run_checks(parts, self.json)
+        if not self.json: print('If a line begins with FAIL, please paste all into an issue.')
+        return int(bad>0)

@@ -94,8 +94,8 @@ def rotate_back(
     table:Tensor, # From `rope_table`, (B,N,D/2,2)
 )->Tensor: # (B,N,heads,D)
     "Undo the rotation of `table`"
-    cos,sin = table.unbind(-1)
-    return rotate_pairs(x.contiguous(), torch.stack([cos,-sin], -1)[:,:,None])
+    sign = 1-2*torch.arange(2, device=table.device, dtype=table.dtype) # [1,-1]: sin turns around
+    return rotate_pairs(x.contiguous(), (table*sign)[:,:,None])
 
 # %% ../../nbs/models/01_layers.ipynb #29337130
 def gelu(

@@ -205,7 +205,7 @@ def error_colors(
 )->np.ndarray: # (...,3) uint8
     "Errors in steps that double: blue below 3 px, yellow to red above; grey without a target"
     colors,norm = error_shades()
-    return colors(norm(np.ma.masked_invalid(error.numpy())), bytes=True)[...,:3]
+    return colors(norm(np.ma.masked_invalid(error.cpu().numpy())), bytes=True)[...,:3]
 
 @patch
 def legend(self:PairTask)->dict:

@@ -217,6 +217,7 @@ def shade(
 )->np.ndarray: # (h,w,3) uint8
     "A map from 0 to `limit` as colours; grey where it is not finite"
     import matplotlib
+    x = x.cpu()
     out = matplotlib.colormaps[colors]((x/limit).nan_to_num(0).clamp(0, 1).numpy(), bytes=True)
     return np.where(x.isfinite().numpy()[...,None], out[...,:3], np.uint8(UNKNOWN))
 
@@ -235,7 +236,8 @@ def mark_wrong(
     "A pale grey copy of an image, red where `amount` is 1"
     grey = (.45 + .5*img.mean(0)).clamp(0, 1)[...,None].cpu()*255
     red = amount.clamp(0, 1)[...,None].cpu()
-    return torch.lerp(grey, torch.tensor(WRONG, dtype=grey.dtype), red).round().byte().numpy()
+    wrong = torch.tensor(WRONG, dtype=grey.dtype, device='cpu')
+    return torch.lerp(grey, wrong, red).round().byte().numpy()
 
 # %% ../../nbs/tasks/00_task.ipynb #46b52b5c
 @patch
