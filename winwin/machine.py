@@ -246,6 +246,7 @@ def find_folder(
     if new.exists() and _is_whole(new, path): return new
     return next((o for o in (path,old) if o.exists()), None)
 
+# %% ../nbs/00_machine.ipynb #4521fb69
 def read_folder(
     path:str|Path,        # Folder written by `write_folder`
     read:Callable,        # Takes the folder, returns what it read
@@ -287,6 +288,7 @@ def hold_folder(
         with _only_me(file) as handle:
             if mine['key'] in handle.read(): _overwrite(handle, '')
 
+# %% ../nbs/00_machine.ipynb #c353d501
 def _refuse_owner(path, text):
     "Raise an error if the process that is named in a lock may be alive; a line if it has died"
     try: owner = json.loads(text or '{}')
@@ -313,6 +315,7 @@ def _birth(pid):
     except OSError: pass
     return 'unknown'
 
+# %% ../nbs/00_machine.ipynb #e745f6c4
 @contextmanager
 def _only_me(file):
     "An open file that no other process opens this way at the same time"

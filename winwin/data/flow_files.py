@@ -212,6 +212,7 @@ def check_dataset(
     if x.chunks and np.prod(x.chunks, dtype=float)*x.dtype.itemsize>2**28:
         return f'has a {key} in chunks of {x.chunks}; that is more than 256 MB each'
 
+# %% ../../nbs/data/02_flow_files.ipynb #cf4014f2
 def _flo5_problem(file):
     "What is wrong with an open .flo5 file, or none"
     problem = check_dataset(file, 'flow')

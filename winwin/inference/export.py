@@ -219,6 +219,7 @@ def _refuse_pickles(path):
         raise ValueError(f'{path} is refused and nothing of it was run: it holds more than tensors '
                          f'and a graph. Open only files from export_model')
 
+# %% ../../nbs/inference/03_export.ipynb #77bc7a7b
 def _is_safe(archive, names):
     "Whether an archive holds only what `export_model` writes, and no pickle"
     if len({o.lower() for o in names})<len(names): return False # readers differ in which they take

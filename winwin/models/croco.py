@@ -92,7 +92,8 @@ def _check_sizes(kwargs, sd, name):
         elif k=='img_size': ok = isinstance(v, (int,list,tuple))
         elif k=='mlp_ratio': ok = isinstance(v, (int,float)) and 0<v<=most
         else: ok = isinstance(v, int) and 0<v<=(len(sd) if k.endswith('depth') else most)
-        if not ok: raise ValueError(f'{name} claims {k} {repr(v)[:40]}, which its tensors cannot be')
+        if ok: continue
+        raise ValueError(f'{name} claims {k} {repr(v)[:40]}, which its tensors cannot be')
     if sd['patch_embed.proj.weight'].ndim!=4:
         raise ValueError(f'{name} has a patch_embed.proj.weight of '
                          f'{tuple(sd["patch_embed.proj.weight"].shape)}; it has four axes')

@@ -132,6 +132,7 @@ def check_arguments(
             raise ValueError(f'{k} {repr(v)[:60]} is no number up to '
                              f'{deepest if k=="depth" else largest}, word or list of them')
 
+# %% ../../nbs/models/09_hub.ipynb #3573a1a5
 def _known_arguments(name, within):
     "Names of the arguments that describe an architecture"
     kinds = dict(decoder=[Decoder], head_args=[ConvNeXtHead,DPTHead,DecoupledDPTHead,LinearHead,

@@ -243,6 +243,7 @@ def _depth(weights):
     found = [re.match(r'blocks\.(\d{1,4})\.', k) for k in weights]
     return 1+max((int(m[1]) for m in found if m), default=-1)
 
+# %% ../../nbs/models/03_loading.ipynb #c03e142d
 def _check_plain(weights, name):
     "Refuse weights that are not those of a plain ViT"
     lacks = [k for k in ('patch_embed.proj.weight','blocks.')

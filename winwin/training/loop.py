@@ -154,6 +154,7 @@ def batches(self:TrainRun)->Iterator[dict]:
                           acc.device.type=='cuda', choose)
     return _save_if_loading_fails(self, source)
 
+# %% ../../nbs/training/03_loop.ipynb #149f6d2d
 def _save_if_loading_fails(run, source):
     "The batches of `source`; if a process that loads them dies, the steps so far are saved"
     try: yield from source
@@ -225,6 +226,7 @@ def save(self:TrainRun):
         write_state(folder, state)
     write_folder(self.out/'last', write)
 
+# %% ../../nbs/training/03_loop.ipynb #4ea687ca
 @patch
 def _check_finite(self:TrainRun):
     "Raise an error rather than replace a good checkpoint by one that cannot be resumed"
@@ -432,6 +434,7 @@ def fit(
         run = TrainRun(model, data, config, task, transform, out, extra)
         return _train(run, valid, progress, watch)
 
+# %% ../../nbs/training/03_loop.ipynb #e71fbded
 def _alone_in(out):
     "Context in which no other run writes to `out`; the first of several processes asks for it"
     first = os.environ.get('RANK', '0')=='0'
