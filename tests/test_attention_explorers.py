@@ -145,7 +145,7 @@ def test_two_frames(flow):
     ex.close()
 
 def test_opens_without_arguments():
-    for e in (AttentionExplorer(), AttentionExplorer(bundled_model('flow'))):
+    for e in (AttentionExplorer(), AttentionExplorer(bundled_model('flow-cross'))):
         assert e.error is None and e.numbers()
         e.close()
 

@@ -132,7 +132,7 @@ def test_presets_can_be_trained():
 
 def test_files(ran):
     task,out = ran
-    assert sorted(o.name for o in out.iterdir())==['demo.json','images','report.html','run','scenes']
+    assert sorted(o.name for o in out.iterdir())==['demo.json','images','report.html','run']
     facts = json.loads((out/'demo.json').read_text(encoding='utf-8'), parse_constant=lambda s: pytest.fail(f'{s} is not JSON'))
     assert facts['task']==task and facts['steps']==facts['planned']==4
     assert (facts['tokens'],facts['grid_tokens'])==((18+16,120) if task=='flow' else (18,60)), 'both frames count'
@@ -154,7 +154,7 @@ def test_checkpoint_reads_the_sample_images(ran, tmp_path):
         assert torch.allclose(said.images[1], world[0]['image2'], atol=1e-6)
     else:
         p = Predictor(out/'run'/'best')
-        assert p.task==task
+        assert p.task.name==task
         report = p.folder(out/'images', tmp_path, progress=False)
         said = p(out/'images'/'street-1.png')
     assert len(report.written)==4 and not report.failed
@@ -164,7 +164,8 @@ def test_report_is_one_file_and_true(ran):
     task,out = ran
     text,facts = (out/'report.html').read_text(encoding='utf-8'),json.loads((out/'demo.json').read_text(encoding='utf-8'))
     tags = Tags(text)
-    assert not {'script','iframe','object','embed','video','form'} & {t for t,_ in tags.all}
+    assert not {'iframe','object','embed','video','form'} & {t for t,_ in tags.all}
+    assert [a for t,a in tags.all if t=='script']==[{}], 'one script, its own'
     assert all(v.startswith(('data:','#')) for _,a in tags.all for k,v in a.items() if k in ('src','href','xlink:href','srcset','action'))
     assert not re.search(r'url\((?!#)|@import', text)
     images = [a for t,a in tags.all if t=='img']
@@ -267,7 +268,7 @@ def test_only_its_own_files_are_replaced(tmp_path, no_memory, capsys):
     mine[2].write_text('mine')
     run_demo(tiny('seg'), tmp_path, steps=2, seed=1)
     lines = re.findall(r'\[ +\d+ s\] ([^:]+):', capsys.readouterr().err)
-    assert lines==['rendering','cost of a step','training','prediction','report']
+    assert lines==['rendering','cost of a step','training','prediction','references','report']
     assert all(f.read_text()=='mine' for f in mine)
     assert json.loads((tmp_path/'demo.json').read_text())['steps']==2 and load_model(tmp_path/'run'/'last').saved['extra']['train']['seed']==1
 
@@ -286,6 +287,27 @@ def test_control_c_leaves_a_model(tmp_path, monkeypatch, no_memory, capsys):
     assert Predictor(tmp_path/'demo'/'run'/'last')(torch.rand(3,48,80)).classes.shape==(48,80)
     monkeypatch.setattr(D, 'fit', real)
     assert run_demo(tiny('seg'), tmp_path/'demo', progress=False).exists(), 'and the next try is not in its way'
+
+def test_scenes_are_removed_unless_they_are_wanted(tmp_path, no_memory):
+    run_demo(tiny('seg'), tmp_path/'a', progress=False)
+    run_demo(tiny('seg'), tmp_path/'b', progress=False, keep_scenes=True)
+    assert not (tmp_path/'a/scenes').exists() and (tmp_path/'b/scenes').is_dir()
+
+def test_numbers_have_references(ran):
+    task,out = ran
+    facts = json.loads((out/'demo.json').read_text(encoding='utf-8'))
+    assert next(iter(facts['references'])).endswith('everywhere')
+    same = task!='depth' and bundled_model(task).saved['extra']['recipe']['data']==get_demo(task).recipe.data
+    assert any('bundled' in k for k in facts['references'])==same, 'where one was trained on the same world'
+    text = (out/'report.html').read_text(encoding='utf-8')
+    assert all(k in text for k in facts['references']) and f"this run, {facts['steps']} steps" in text
+
+def test_a_stored_comparison_has_date_and_command():
+    found = D.stored_comparison('seg')
+    assert re.fullmatch(r'\d{4}-\d\d-\d\d', found['date']) and found['command'].startswith('winwin demo --task seg --compare')
+    windows,full,equal = found['runs'].values()
+    assert windows['windows']!='full' and full['windows']==equal['windows']=='full' and full['steps']==windows['steps']
+    assert full['cpu_s']>1.5*windows['cpu_s'] and equal['cpu_s']==pytest.approx(windows['cpu_s'], rel=.1)
 
 def test_unknown_tasks_are_named():
     with pytest.raises(ValueError, match="no demonstration 'pose'; .*There are seg, depth, flow"): run_demo('pose')
@@ -310,6 +332,33 @@ def test_report_opens_cleanly(ran, page, scheme, width):
     text = page.evaluate("getComputedStyle(document.querySelector('.drawing text')).fill")
     assert text==page.evaluate('getComputedStyle(document.body).color'), 'axes are drawn in the colour of the text'
     assert not page.problems and not page.outside
+
+@pytest.mark.browser
+def test_pictures_enlarge_and_flip_and_commands_copy(ran, page):
+    page.goto((ran[1]/'report.html').as_uri())
+    scene = page.locator('.gallery', has=page.locator('figcaption', has_text='prediction')).first
+    scene.locator('img').first.click()
+    box = page.locator('dialog.viewer')
+    width = box.locator('img').evaluate('o => o.getBoundingClientRect().width')
+    assert box.is_visible() and width>scene.locator('img').first.evaluate('o => o.getBoundingClientRect().width')
+    box.get_by_role('button', name='target', exact=True).click()
+    first = box.locator('img').get_attribute('alt')
+    page.keyboard.press('ArrowRight')
+    assert first.endswith('target') and box.locator('img').get_attribute('alt').endswith('prediction'), 'flipped in place'
+    assert box.locator('img').evaluate('o => o.getBoundingClientRect().width')==width
+    page.keyboard.press('Escape')
+    assert not box.is_visible()
+    copy = page.locator('.copy').last
+    copy.click()
+    page.wait_for_function("[...document.querySelectorAll('.copy')].at(-1).textContent!='Copy'")
+    assert page.evaluate('getSelection().toString()').strip()==page.locator('.code code').last.inner_text().strip()
+    assert not page.problems
+
+@pytest.mark.browser
+def test_tables_fit_a_phone(ran, page):
+    page.set_viewport_size(dict(width=400, height=900))
+    page.goto((ran[1]/'report.html').as_uri())
+    assert page.evaluate("[...document.querySelectorAll('.wide')].every(o => o.scrollWidth<=o.clientWidth+1)"), 'no table needs scrolling'
 
 @pytest.mark.browser
 def test_report_prints_in_light_colours(ran, page):

@@ -408,7 +408,7 @@ def test_cross_attention(lab, page):
     from winwin.models.hub import bundled_model
     from winwin.attention.token_maps import token_panels
     nb = lab_notebook('attention')
-    nb['cells'][2]['source'] = ["from winwin import bundled_model\n", "flow = AttentionExplorer(bundled_model('flow'))\n", "flow"]
+    nb['cells'][2]['source'] = ["from winwin import bundled_model\n", "flow = AttentionExplorer(bundled_model('flow-cross'))\n", "flow"]
     (lab.folder/'flow.ipynb').write_text(json.dumps(nb))
     ask = lab.open(page, 'flow')
     (H,W),frame,second = ask('flow.maps.grid'),_canvas(page, 'frame 1'),_canvas(page, 'attention in the full image')
@@ -417,7 +417,7 @@ def test_cross_attention(lab, page):
     page.mouse.click(*_token(frame, y, x, (H,W)))
     page.locator('.winwin-explorer table', has_text=f'row {y}, column {x}').wait_for()
     until(lambda: paint(second)!=before)
-    model = bundled_model('flow')
+    model = bundled_model('flow-cross')
     maps = AttentionRecorder(model, example_scene(model).frames)
     want = token_panels(maps, ask('flow.layer.value'), [y*W+x], ask('flow.tau.value'))
     seen = ask('flow.numbers()')

@@ -1,9 +1,10 @@
 """Train the small models that are shipped with the package, and write them to winwin/static/models.
 
-    python tools/make_models.py [seg] [flow] [--steps N] [--cache FOLDER] [--runs FOLDER [--unfinished]] [--out FOLDER]
+    python tools/make_models.py [seg] [flow] [flow-cross] [--steps N] [--cache FOLDER] [--runs FOLDER [--unfinished]] [--out FOLDER]
 
-Fixed seeds, one thread: about 25 CPU minutes each. The segmenter trains on two windows, the flow model on small full frames of
-layers, half of them drawn and half cut from six freely licensed pictures of scikit-image. Weights are written as fp16, and the
+Fixed seeds, one thread: about half an hour of CPU time for each of the first two. The segmenter trains on two windows, the flow model on small
+full frames of layers, half of them drawn and half cut from six freely licensed pictures of scikit-image, flow-cross, whose frames
+meet in cross-attention, on guided windows of drawn layers. Weights are written as fp16, and the
 scores in a model's README.md are those of the fp16 weights on full images that were not trained on. A model's config.json has
 the recipe that made it.
 """
@@ -27,7 +28,8 @@ RECIPES = dict(
     seg=change(get_preset('driving-seg'), model='winwin_seg_nano', head='upsample', steps=4500, batch_size=8, lr=3e-3, beta2=.95, warmup=200,
                ema=.998, images=3200, scale=(.87,1.41), jitter=.5, class_weights='auto', log_every=20, save_every=200),
     flow=change(get_preset('flow-photos'), model='winwin_flow_micro', relative=True, steps=1600, lr=1e-3, layer_decay=None, warmup=100,
-                ema=.998, images=50_000, log_every=20, save_every=100))
+                ema=.998, images=50_000, log_every=20, save_every=100),
+    **{'flow-cross': change(get_preset('flow-layered'), steps=900, ema=.99, flip=.5, flip_y=.5, log_every=20)})
 PICTURES = 'astronaut.png coffee.png chelsea.png rocket.jpg retina.jpg hubble_deep_field.jpg'.split() # of scikit-image, freely licensed
 
 def training_data(task, recipe):
@@ -36,6 +38,7 @@ def training_data(task, recipe):
         photos = recipe_data(recipe)
         drawn = LayeredFlow(recipe.image_size, recipe.images, SEED, recipe.motion, layers=photos.layers, **photos.more)
         return ConcatDataset([photos,drawn])
+    if task=='flow-cross': return recipe_data(recipe)
     return DrivingWorld(recipe.image_size, recipe.images, SEED, cache=recipe.root)
 
 def free_pictures(folder):
@@ -68,7 +71,7 @@ def ship(task, steps, cache, runs, out, unfinished):
     valid = recipe_data(recipe, 'valid')
     scores = evaluate(model, valid, what, predict, progress=False)
     keep = {k: round(v, 4) for k,v in scores.items() if '/' not in k and not math.isnan(v)}
-    if task=='flow': keep |= zero_flow(valid)
+    if task!='seg': keep |= zero_flow(valid)
     keep |= dict(images=len(valid), steps=done)
     save_model(model.half(), out/task, metrics=keep, extra=extra)
     print(task, keep, flush=True)
@@ -80,7 +83,7 @@ def zero_flow(valid):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('tasks', nargs='*', metavar='seg | flow', help='which models; none = both')
+    ap.add_argument('tasks', nargs='*', metavar='seg | flow | flow-cross', help='which models; none = all')
     ap.add_argument('--steps', type=int, help='other than those of the recipe, to try something')
     ap.add_argument('--cache', help='folder in which rendered images are kept')
     ap.add_argument('--runs', help='folder in which checkpoints are kept, so that a stopped run is resumed')

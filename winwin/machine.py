@@ -7,7 +7,7 @@ __all__ = ['clock', 'cpu_seconds', 'resident', 'list_devices', 'pick_device', 'i
            'default_device', 'check_file', 'read_json', 'read_tensors', 'read_text', 'read_array',
            'write_tensors', 'replace_file', 'write_folder', 'finish_write', 'find_folder',
            'read_folder', 'hold_folder', 'ignore_stop_signals', 'patch', 'patch_property',
-           'unknown_name', 'plural', 'evaluating']
+           'unknown_name', 'plural', 'PlainLines', 'evaluating']
 
 # %% ../nbs/00_machine.ipynb #c7ec1826
 import difflib, json, multiprocessing, os, re, secrets, shutil, signal, socket, sys, time
@@ -85,7 +85,7 @@ def default_device(
     else:
         with device: yield
 
-# %% ../nbs/00_machine.ipynb #dd201420
+# %% ../nbs/00_machine.ipynb #03f58c41
 def check_file(
     path:str|Path, # Path of a file to read
 )->Path: # The same
@@ -96,7 +96,7 @@ def check_file(
     what = 'a folder' if path.is_dir() else 'a pipe, a socket or a device'
     raise OSError(f'{path} is {what}; give a regular file')
 
-# %% ../nbs/00_machine.ipynb #34e6e2d3
+# %% ../nbs/00_machine.ipynb #ac704fef
 def read_json(
     path:str|Path, # File to read
     kind:type=dict, # What it must hold
@@ -122,7 +122,7 @@ def read_tensors(
         raise ValueError(f'{path} ({path.stat().st_size} bytes) is no safetensors file, cut short '
                          f'or damaged: {error}') from error
 
-# %% ../nbs/00_machine.ipynb #16a60887
+# %% ../nbs/00_machine.ipynb #093b3b13
 def read_text(
     path:str|Path, # File to read
 )->str:
@@ -148,7 +148,7 @@ def read_array(
                          f'read')
     return np.array(x)
 
-# %% ../nbs/00_machine.ipynb #2b2c1941
+# %% ../nbs/00_machine.ipynb #224184ad
 def write_tensors(
     path:str|Path,             # A `.safetensors` file to write
     tensors:dict,              # Tensors by name
@@ -221,7 +221,7 @@ def _is_whole(new, path):
     if not path.is_dir(): return new.is_dir() and any(new.iterdir())
     return new.is_dir() and {p.name for p in path.iterdir()} <= {p.name for p in new.iterdir()}
 
-# %% ../nbs/00_machine.ipynb #b32d6d24
+# %% ../nbs/00_machine.ipynb #c917a73e
 def _swap(one, other):
     "Let two paths swap names at once; false where the system cannot"
     import ctypes
@@ -236,7 +236,7 @@ def _sync(path):
     try: os.fsync(fd)
     finally: os.close(fd)
 
-# %% ../nbs/00_machine.ipynb #152d1dd6
+# %% ../nbs/00_machine.ipynb #b6afdada
 def find_folder(
     path:str|Path, # Folder written by `write_folder`
 )->Path|None: # Where it is now; none if there is none
@@ -246,7 +246,7 @@ def find_folder(
     if new.exists() and _is_whole(new, path): return new
     return next((o for o in (path,old) if o.exists()), None)
 
-# %% ../nbs/00_machine.ipynb #4521fb69
+# %% ../nbs/00_machine.ipynb #86df46f8
 def read_folder(
     path:str|Path,        # Folder written by `write_folder`
     read:Callable,        # Takes the folder, returns what it read
@@ -269,7 +269,7 @@ def _identity(folder):
     except OSError: return None
     return about.st_ino,about.st_mtime_ns
 
-# %% ../nbs/00_machine.ipynb #76e31eb5
+# %% ../nbs/00_machine.ipynb #0495bd21
 @contextmanager
 def hold_folder(
     path:str|Path, # Folder, made if it does not exist
@@ -288,7 +288,7 @@ def hold_folder(
         with _only_me(file) as handle:
             if mine['key'] in handle.read(): _overwrite(handle, '')
 
-# %% ../nbs/00_machine.ipynb #c353d501
+# %% ../nbs/00_machine.ipynb #95e734d7
 def _refuse_owner(path, text):
     "Raise an error if the process that is named in a lock may be alive; a line if it has died"
     try: owner = json.loads(text or '{}')
@@ -301,7 +301,7 @@ def _refuse_owner(path, text):
     raise OSError(f'{path} is in use by {who}; use another folder, or stop that process. If it '
                   f'has ended, delete {path/".lock"}')
 
-# %% ../nbs/00_machine.ipynb #2fa05a4b
+# %% ../nbs/00_machine.ipynb #ea4732d3
 def _birth(pid):
     "When a process of this machine began, as text; none if it has ended"
     stat = Path(f'/proc/{pid}/stat')
@@ -315,7 +315,7 @@ def _birth(pid):
     except OSError: pass
     return 'unknown'
 
-# %% ../nbs/00_machine.ipynb #e745f6c4
+# %% ../nbs/00_machine.ipynb #d0e8c31d
 @contextmanager
 def _only_me(file):
     "An open file that no other process opens this way at the same time"
@@ -333,7 +333,7 @@ def _overwrite(handle, text):
     handle.write(text)
     handle.flush()
 
-# %% ../nbs/00_machine.ipynb #c5b09c0e
+# %% ../nbs/00_machine.ipynb #8db5cb3c
 def ignore_stop_signals(
     worker:int=0, # Number of the worker; `worker_init_fn` of a `DataLoader` gets it
 ):
@@ -385,6 +385,35 @@ def plural(
 )->str: # Such as '1 image' or '3 images'
     "A count in words"
     return f'{n} {word}' if n==1 else f'{n} {word}s'
+
+# %% ../nbs/00_machine.ipynb #bc67ffde
+class PlainLines:
+    "A text stream that shows progress bars as lines, one every `every` seconds"
+    def __init__(self,
+        stream,          # Where to write, such as `sys.stderr`
+        every:float=20., # Seconds between two states of a bar
+    ):
+        self.stream = stream
+        self.every = every
+        self.last = -every # time of the last state that was written
+        self.bar = None    # state that was not written yet; none = there is no bar
+
+    def write(self, text:str)->int:
+        "Write text; of a bar, only what is due"
+        if '\r' in text: # without colours and without the drawing between bars
+            state = re.sub(r'\x1b\[[0-9;]*\w', '', text).rsplit('\r', 1)[1].strip()
+            self.bar = re.sub(r'\|[^|]*\| *', ' ', state)
+        elif self.bar is None or text.strip(): return self.stream.write(text)
+        ended = text.endswith('\n')
+        now = time.monotonic()
+        if self.bar and (ended or now-self.last>=self.every):
+            self.stream.write(self.bar + '\n')
+            self.last = now
+            self.bar = ''
+        if ended: self.bar = None
+        return len(text)
+
+    def __getattr__(self, k): return getattr(self.stream, k)
 
 # %% ../nbs/00_machine.ipynb #4218981a
 @contextmanager

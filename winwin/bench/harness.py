@@ -63,6 +63,7 @@ class Bench:
     scale:dict[str,float]=field(default_factory=dict) # Case that runs a share of the work: factor
     figures:Callable[[dict,dict],dict[str,float]]|None=None # (seconds, results) -> results
     threads:int|None=None     # Threads of torch; none = as many as it has
+    needs:str=''              # What winwin does not bring, such as a browser
 
 # %% ../../nbs/bench/01_harness.ipynb #db7c96ac
 _known = { # module: name of its list

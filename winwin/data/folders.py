@@ -176,6 +176,22 @@ def _table(remap, ignore):
     for value,label in remap.items(): lut[value] = label
     return lut
 
+# %% ../../nbs/data/03_folders.ipynb #0639b70f
+@patch
+def count_classes(self:SegFolder,
+    progress:bool=True, # Show a progress bar
+)->int: # Classes are 0..n-1
+    "Number of classes: one more than the largest label in the files, `ignore` aside"
+    largest = -1
+    for path in tqdm(self.targets, desc='classes', unit='file', disable=not progress, leave=False):
+        labels = read_labels(path, self.ignore, None, self.lut)
+        known = labels[labels!=self.ignore]
+        if known.numel(): largest = max(largest, int(known.max()))
+    if largest<0:
+        raise ValueError(f'{self.root}: all labels are {self.ignore}, which stands for "no class"; '
+                         f'give another value for ignore, or other labels')
+    return largest+1
+
 # %% ../../nbs/data/03_folders.ipynb #645f7194
 class DepthFolder(FileDataset):
     "Your images with depth: 16-bit PNG, TIF or .npy, paired by name"

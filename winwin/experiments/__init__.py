@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .demo import demos, DemoPlan, get_demo, render_scenes, step_costs, pick_threads
     from .demo import fit_budget, start_encoder, train_demo, prediction_modes, compare_predictions
-    from .demo import run_demo
+    from .demo import run_demo, compare_training, store_comparison, stored_comparison
     from .studies import PHOTO_STUDIES, Study, log_ratio_scores, pair_scores, loss_curve
     from .studies import list_studies, get_study, run_study, read_study, collect_study, summarize
     from .studies import report, verdict, temperature_report, photo_table
@@ -17,7 +17,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'demos': 'demo', 'DemoPlan': 'demo', 'get_demo': 'demo', 'render_scenes': 'demo',
     'step_costs': 'demo', 'pick_threads': 'demo', 'fit_budget': 'demo', 'start_encoder': 'demo',
     'train_demo': 'demo', 'prediction_modes': 'demo', 'compare_predictions': 'demo',
-    'run_demo': 'demo',
+    'run_demo': 'demo', 'compare_training': 'demo', 'store_comparison': 'demo',
+    'stored_comparison': 'demo',
     'PHOTO_STUDIES': 'studies', 'Study': 'studies', 'log_ratio_scores': 'studies',
     'pair_scores': 'studies', 'loss_curve': 'studies', 'list_studies': 'studies',
     'get_study': 'studies', 'run_study': 'studies', 'read_study': 'studies',

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['demos', 'DemoPlan', 'get_demo', 'render_scenes', 'step_costs', 'pick_threads',
            'fit_budget', 'start_encoder', 'train_demo', 'prediction_modes', 'compare_predictions',
-           'run_demo']
+           'run_demo', 'compare_training', 'store_comparison', 'stored_comparison']
 
 # %% ../../nbs/experiments/03_demo.ipynb #850ee5e6
 import json, math, platform, shutil, statistics, subprocess, sys, time
@@ -15,15 +15,16 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 import torch, torch.nn as nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 from torchvision.transforms.functional import to_pil_image
 from tqdm.auto import tqdm
-from ..machine import pick_device, plural, unknown_name
+from ..machine import pick_device, plural, replace_file, unknown_name
 from ..windows.layout import Windows
 from ..windows.schemes import parse_scheme
-from ..models.hub import bundled_model, load_model
+from ..models.hub import bundled_model, bundled_models, load_model
 from ..tasks.task import Task, evaluate
 from ..training.loop import TrainResult, fit
 from ..training.recipes import Recipe, change, get_preset, read_recipe, recipe_augment
@@ -31,7 +32,8 @@ from ..training.recipes import recipe_data, recipe_model, recipe_task
 from ..bench.harness import call_memory, compare, ratio
 from ..bench.contests import RecipeStep
 from ..inference.modes import predict
-from .panels import Panels, loss_drawing, prediction_pictures, scene_pictures
+from .panels import Panels, guess_scores, loss_drawing, prediction_pictures
+from .panels import scene_pictures
 from .demo_report import demo_page
 
 # %% ../../nbs/experiments/03_demo.ipynb #0251a917
@@ -271,6 +273,7 @@ def run_demo(
     progress:bool=True,           # A line for every part and a bar while training, on stderr
     budget:float=210.,            # Seconds for training, if `steps` is none
     fresh:bool=False,             # Start from random weights, not from a bundled encoder
+    keep_scenes:bool=False,       # Keep the rendered scenes, for another demonstration
 )->Path: # The report
     "Train from two windows, predict full images, and write `report.html`"
     demo = get_demo(task)
@@ -291,6 +294,7 @@ def run_demo(
     finally: torch.set_num_threads(threads)
     (out/'report.html').write_text(str(page), encoding='utf-8')
     (out/'demo.json').write_text(json.dumps(_plain(facts), indent=1) + '\n', encoding='utf-8')
+    if not keep_scenes: shutil.rmtree(out/'scenes', ignore_errors=True)
     return out/'report.html'
 
 # %% ../../nbs/experiments/03_demo.ipynb #a30903a1
@@ -313,6 +317,8 @@ def _run(demo, recipe, out, clock, valid, budget, progress):
     with clock('prediction', 'one pass against tiles and resizing'):
         predicted = compare_predictions(result.model, valid, panels.task, ways, result.scores,
                                         progress=progress)
+    with clock('references', 'a constant prediction, and the bundled model'):
+        references = _references(panels, recipe, valid)
     with clock('report', 'pictures and tables'):
         shown = min(demo.shown, len(valid))
         pictures = _make_pictures(panels, result, valid, ways, seen, shown)
@@ -323,8 +329,24 @@ def _run(demo, recipe, out, clock, valid, budget, progress):
                  grid_tokens=sum(math.prod(w.grid) for w in shows),
                  tokens=sum(w.num_tokens for w in shows), step=cost,
                  predictions=predicted, seconds=clock.seconds, survey=survey,
+                 references=references, comparison=stored_comparison(recipe.train.task),
                  **_describe(recipe, device))
     return facts,demo_page(panels, facts, pictures)
+
+# %% ../../nbs/experiments/03_demo.ipynb #420d320c
+def _references(panels, recipe, valid):
+    "Name -> scores of predictions to compare with"
+    guesses = dict(seg='the most common class', depth='one depth', flow='no motion')
+    scores = guess_scores(panels.task, recipe_data(recipe), valid)
+    out = {f'{guesses[recipe.train.task]} everywhere': scores}
+    if recipe.train.task in bundled_models():
+        model = bundled_model(recipe.train.task, pick_device())
+        theirs = model.saved['extra']['recipe']
+        if theirs['data']==recipe.data:
+            steps = model.saved['metrics']['steps']
+            scores = evaluate(model, valid, panels.task, progress=False)
+            out[f'the bundled model, {steps} steps'] = scores
+    return out
 
 def _starting_point(demo):
     "What training starts from, for the console"
@@ -394,18 +416,22 @@ def _make_pictures(panels, result, valid, ways, seen, shown):
 # %% ../../nbs/experiments/03_demo.ipynb #467127cd
 def _describe(recipe, device):
     "The settings and the machine, as text for the report"
-    n = torch.get_num_threads()
-    name = f'CPU, {plural(n, "thread")}' if device=='cpu' else device
-    if device=='cuda': name = torch.cuda.get_device_name()
-    system = f'{platform.system()} on {platform.machine()}, Python {platform.python_version()}'
-    packages = ', '.join(f'{k} {version(k)}' for k in ('winwin','torch','timm'))
     train = recipe.train
     return dict(date=datetime.now().strftime('%Y-%m-%d %H:%M'), steps=train.steps,
                 batch_size=train.batch_size, images=recipe.images,
                 test_images=recipe.valid_images, windows=_in_words(recipe),
                 settings=_settings(recipe),
-                environment=dict(device=name, system=system, packages=packages),
+                environment=_machine(device),
                 clock='CPU time' if device=='cpu' else 'time')
+
+def _machine(device):
+    "The machine and the versions, as text"
+    n = torch.get_num_threads()
+    name = f'CPU, {plural(n, "thread")}' if device=='cpu' else device
+    if device=='cuda': name = torch.cuda.get_device_name()
+    system = f'{platform.system()} on {platform.machine()}, Python {platform.python_version()}'
+    packages = ', '.join(f'{k} {version(k)}' for k in ('winwin','torch','timm'))
+    return dict(device=name, system=system, packages=packages)
 
 def _settings(recipe):
     "What the report's table of settings has: name -> text"
@@ -444,3 +470,70 @@ def _plain(x):
     "What JSON can hold: NaN becomes null"
     if isinstance(x, dict): return {k: _plain(v) for k,v in x.items()}
     return None if isinstance(x, float) and not math.isfinite(x) else x
+
+# %% ../../nbs/experiments/03_demo.ipynb #eb74c0bc
+def compare_training(
+    task:str|DemoPlan='seg',    # 'seg', 'depth' or 'flow', or a demonstration of your own
+    out:str|Path='winwin-compare', # Folder for scenes and runs; finished runs are kept
+    steps:int|None=None,        # Steps on windows; none = those of the demonstration
+    seed:int=0,                 # Of weights, order, augmentation and windows
+    rounds:int=9,               # How often each kind of step is timed
+    progress:bool=True,         # Show bars
+)->dict: # 'step' from `step_costs`, and 'runs': name -> windows, steps, CPU seconds, scores
+    "Train a demonstration on windows and on full images"
+    demo = get_demo(task)
+    out = Path(out)
+    recipe = change(demo.recipe, root=str(out/'scenes'), seed=seed,
+                    steps=steps or demo.recipe.train.steps)
+    render_scenes(recipe_data(recipe), recipe_data(recipe, 'valid'), progress=progress)
+    step = step_costs(recipe, rounds, 'auto', progress)
+    small,whole = step['seconds']
+    runs = {}
+    for k,over in _both_ways(recipe, step).items():
+        changed = change(recipe, **over)
+        scores = _train_once(changed, out/k.replace(' ', '-'), demo, progress)
+        seconds = step['seconds'][small if k==small else whole]*changed.train.steps
+        runs[k] = dict(windows=changed.train.windows, steps=changed.train.steps,
+                       cpu_s=round(seconds, 1), scores=scores)
+    return dict(task=recipe.train.task, seed=seed, step=step, runs=runs)
+
+# %% ../../nbs/experiments/03_demo.ipynb #f415ea4c
+def _both_ways(recipe, step):
+    "Name of a run -> changes to the recipe"
+    small,whole = step['seconds']
+    n = recipe.train.steps
+    less = max(2, round(n/step['faster']))
+    short = dict(windows='full', steps=less, warmup=min(recipe.train.warmup, less//4))
+    return {small: {}, whole: dict(windows='full'), f'{whole}, equal computing': short}
+
+def _train_once(recipe, out, demo, progress):
+    "Scores of a run; one that was finished before is not repeated"
+    done = out/'scores.json'
+    if not done.exists():
+        shutil.rmtree(out, ignore_errors=True)
+        scores = train_demo(recipe, out, 0, progress, demo.start)[0].scores
+        replace_file(done, lambda to: to.write_text(json.dumps(scores)))
+    return json.loads(done.read_text())
+
+# %% ../../nbs/experiments/03_demo.ipynb #7e704e98
+def store_comparison(
+    path:str|Path,              # JSON file, made or changed
+    found:dict,                 # From `compare_training`
+    command:str,                # What was typed
+)->dict: # The entry
+    "Add a comparison to a file that has one per task"
+    path = Path(path)
+    entry = found | dict(command=command, date=datetime.now().strftime('%Y-%m-%d'),
+                         machine=_machine(found['step']['device']))
+    known = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    text = json.dumps(_plain(known | {found['task']: entry}), indent=1) + '\n'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, lambda to: to.write_text(text, encoding='utf-8'))
+    return entry
+
+def stored_comparison(
+    task:str, # 'seg', 'depth' or 'flow'
+)->dict|None: # None if there is none for the task
+    "The comparison that came with the package"
+    file = files('winwin')/'static'/'demo.json'
+    return json.loads(file.read_text(encoding='utf-8')).get(task) if file.is_file() else None

@@ -7,7 +7,8 @@ __all__ = ['demo_page']
 
 # %% ../../nbs/experiments/02_demo_report.ipynb #ee0e15d7
 from ..machine import plural
-from .html import HtmlPage, html_bar, html_columns, html_gallery, html_numbers
+from .html import HtmlPage, html_bar, html_code, html_columns, html_gallery
+from .html import html_numbers
 from .html import html_table, html_text
 from .panels import Panels
 
@@ -40,7 +41,7 @@ def _opening(page, panels, facts, pictures):
         f'the model sees all {all_tokens} tokens in one pass: no tiles, no resizing, no change to '
         'the transformer.', _starting_text(panels, facts['start']),
         f'{panels.about} All scores, times and memory on this page were measured in the run that '
-        'wrote it.')
+        'wrote it, unless a date is given.')
 
 # %% ../../nbs/experiments/02_demo_report.ipynb #13e0b3c0
 def _starting_text(panels, start):
@@ -78,7 +79,8 @@ def _training(page, panels, facts, pictures):
 def _scenes(page, panels, facts, pictures):
     page.add(f'What it predicts for full {panels.whole}s',
              f'The first {len(pictures["scenes"])} {panels.thing}s of the test set, not chosen, '
-             'each predicted in one pass at full resolution.', panels.key(),
+             'each predicted in one pass at full resolution. Click a picture to enlarge it, then '
+             'flip between target and prediction with the arrow keys.', panels.key(),
              *(html_gallery(shown, len(shown)) for shown in pictures['scenes']))
     page.add('Scores', f'Over {plural(facts["test_images"], "test "+panels.thing)}, full '
              f'{panels.whole}s in one pass.',
@@ -97,6 +99,33 @@ def _modes(page, panels, facts, pictures):
         html_gallery(pictures['predictions'], len(facts['predictions'])+1),
         html_text('This compares ways to use one model, not models that were trained for tiles; '
                   f'`winwin train {panels.preset} --variant crop` trains one.', 'p', 'note'))
+
+# %% ../../nbs/experiments/02_demo_report.ipynb #cf5d53e8
+def _references(page, panels, facts, pictures):
+    heads = [head for head,*_ in panels.columns.values()]
+    best = _first(facts['predictions'])
+    rows = [[name, *panels.numbers(scores).values()] for name,scores in
+            (facts['references'] | {f'this run, {facts["steps"]} steps': best}).items()]
+    page.add('How good is that?', f'The same {plural(facts["test_images"], "test "+panels.thing)}, '
+             'predicted by others. All of them were measured in this run.',
+             html_table(['predicted by',*heads], rows))
+
+# %% ../../nbs/experiments/02_demo_report.ipynb #9256b081
+def _against_full(page, panels, facts, pictures):
+    found = facts['comparison']
+    if not found: return
+    heads = [head for head,*_ in panels.columns.values()]
+    most = max(run['cpu_s'] for run in found['runs'].values())
+    rows = [[name, str(run['steps']), _duration(run['cpu_s']), html_bar(run['cpu_s']/most),
+             *panels.numbers(run['scores']).values()] for name,run in found['runs'].items()]
+    page.add('Against training on full images',
+        f'The same model, start, {panels.thing}s and test, trained on windows and on full '
+        f'{panels.whole}s: once for as many steps, once for as much computing.',
+        html_table(['trained on','steps','CPU time','',*heads], rows),
+        html_text(f'Measured on {found["date"]}, not in this run, on {found["machine"]["device"]} '
+                  f'({found["machine"]["packages"]}), seed {found["seed"]}. The time is that of a '
+                  f'step, measured in turns, times the steps. To repeat it:', 'p', 'note'),
+        html_code(found['command']))
 
 # %% ../../nbs/experiments/02_demo_report.ipynb #c4a3c131
 def _costs(page, panels, facts, pictures):
@@ -135,6 +164,7 @@ def demo_page(
     "The report of a demonstration"
     page = HtmlPage(panels.title, f'{plural(facts["steps"], "training step")}, {facts["date"]}',
                     'winwin demo')
-    for section in (_opening, _training, _scenes, _modes, _costs, _ending):
+    for section in (_opening, _training, _scenes, _references, _against_full, _modes, _costs,
+                    _ending):
         section(page, panels, facts, pictures)
     return page

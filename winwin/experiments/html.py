@@ -31,8 +31,9 @@ def html_text(
 def html_code(
     text:str, # Lines for a shell or for Python
 )->Html:
-    "Lines to copy, in a `pre` element"
-    return Html(f'<pre><code>{html.escape(text.strip())}</code></pre>')
+    "Lines to copy, with a button that copies them"
+    return Html(f'<div class="code"><pre><code>{html.escape(text.strip())}</code></pre>'
+                '<button type="button" class="copy" hidden>Copy</button></div>')
 
 # %% ../../nbs/experiments/00_html.ipynb #8c489f72
 def png_uri(
@@ -109,11 +110,14 @@ def html_table(
     def cell(x): return x if isinstance(x, Html) else html.escape(str(x))
     right = [all(_is_number(row[i]) for row in rows) for i in range(len(head))]
     side = [' class="number"' if number else '' for number in right]
-    def line(tag, cells):
-        return ''.join(f'<{tag}{kind}>{cell(x)}</{tag}>' for kind,x in zip(side, cells))
-    body = ''.join(f'<tr>{line("td", row)}</tr>' for row in rows)
+    wide = len(head)>3 # on a phone, every row of it becomes a list with the names of the columns
+    names = [f' data-head="{_quote(o)}"' if wide and i else '' for i,o in enumerate(head)]
+    def line(row):
+        return ''.join(f'<td{kind}{name}>{cell(x)}</td>' for kind,name,x in zip(side, names, row))
+    body = ''.join(f'<tr>{line(row)}</tr>' for row in rows)
     top = html_text(caption, 'caption') if caption else ''
-    if any(head): top += f'<thead><tr>{line("th", head)}</tr></thead>'
+    heads = ''.join(f'<th{kind}>{cell(x)}</th>' for kind,x in zip(side, head))
+    if any(head): top += f'<thead><tr>{heads}</tr></thead>'
     return Html(f'<div class="wide"><table>{top}<tbody>{body}</tbody></table></div>')
 
 # %% ../../nbs/experiments/00_html.ipynb #568b139f
@@ -169,8 +173,8 @@ class HtmlPage:
             f'<title>{html.escape(self.title)}</title>',
             '<meta name="viewport" content="width=device-width,initial-scale=1">',
             '<link rel="icon" href="data:,">', f'<style>{_CSS}</style>', '</head>', '<body>',
-            f'<header>{"".join(top)}</header>', '<main>', *self.parts, '</main>', '</body>',
-            '</html>', ''])
+            f'<header>{"".join(top)}</header>', '<main>', *self.parts, '</main>',
+            f'<script>{_JS}</script>', '</body>', '</html>', ''])
 
 # %% ../../nbs/experiments/00_html.ipynb #3a16cf8e
 _CSS = '''
@@ -217,6 +221,26 @@ figcaption { margin: .3rem 0 0; }
 
 # %% ../../nbs/experiments/00_html.ipynb #170a8dd0
 _CSS += '''
+.code { position: relative; }
+.code pre { padding-right: 5rem; }
+.copy { position: absolute; top: .45rem; right: .45rem; }
+.copy, .viewer button { font: inherit; font-size: .8rem; color: var(--ink); background: var(--back);
+  border: 1px solid var(--line); border-radius: .3rem; padding: .2rem .6rem; cursor: pointer; }
+.viewer button[aria-pressed=true] { background: var(--accent); color: var(--back);
+  border-color: var(--accent); }
+.gallery img[role=button] { cursor: zoom-in; }
+.gallery img[role=button]:focus-visible { outline: 3px solid var(--accent); }
+.viewer { border: 0; padding: 1rem; background: var(--card); color: var(--ink); max-width: 100vw;
+  max-height: 100vh; border-radius: .5rem; }
+.viewer::backdrop { background: rgb(0 0 0 / .75); }
+.viewer img { image-rendering: pixelated; width: auto; height: auto; max-width: 100%;
+  max-height: 78vh; margin: 0 auto; }
+.viewer nav { display: flex; flex-wrap: wrap; gap: .4rem; margin-top: .8rem; }
+.viewer nav button:last-child { margin-left: auto; }
+'''
+
+# %% ../../nbs/experiments/00_html.ipynb #7c1ce87b
+_CSS += '''
 table { border-collapse: collapse; font-size: .95rem; font-variant-numeric: tabular-nums;
   min-width: min(100%, 26rem); }
 caption { text-align: left; padding-bottom: .4rem; }
@@ -243,15 +267,88 @@ th { color: var(--soft); font-weight: 550; font-size: .875rem; white-space: nowr
   margin-right: .4em;
   vertical-align: -.05em; border: 1px solid color-mix(in srgb, var(--ink) 25%, transparent);
   print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+'''
+
+# %% ../../nbs/experiments/00_html.ipynb #a774f9cf
+_CSS += '''
 @media (max-width: 44rem) { body { padding: 1.2rem 1rem 3rem;
   } .gallery { --columns: 2 !important; }
-  .tiles { grid-template-columns: 1fr 1fr; } table { font-size: .875rem;
+  .tiles { grid-template-columns: 1fr 1fr; } table { font-size: .875rem; min-width: 0;
   } th { white-space: normal; }
   th, td { padding-right: .6rem; } }
+@media (max-width: 34rem) { thead:has(th + th + th + th) { display: none; }
+  table:has(th + th + th + th), table:has(th + th + th + th) tbody,
+  table:has(th + th + th + th) tr, table:has(th + th + th + th) td { display: block; }
+  table:has(th + th + th + th) tr { padding: .5rem 0; border-bottom: 1px solid var(--line); }
+  table:has(th + th + th + th) td { border: 0; padding: .1rem 0; text-align: left; }
+  td[data-head]:not([data-head=""])::before { content: attr(data-head) ": ";
+  color: var(--soft); }
+  table:has(th + th + th + th) td:first-child { font-weight: 600; }
+  .bar { width: 100%; } td .bar { min-width: 3rem; } }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt; } h2 { break-after: avoid;
   margin-top: 1.6rem; }
   figure, tr, pre, .tiles, .legend { break-inside: avoid; }
   .wide { overflow: visible; } pre { white-space: pre-wrap; } }
+'''
+
+# %% ../../nbs/experiments/00_html.ipynb #3a4faf61
+_JS = '''
+const box = document.body.appendChild(document.createElement("dialog"));
+box.className = "viewer";
+let shown = [], at = 0;
+function show(i) {
+  at = (i + shown.length) % shown.length;
+  const names = shown.map(o => o.closest("figure").querySelector("figcaption")?.textContent);
+  const img = shown[at].cloneNode();
+  for (const k of ["role", "tabindex", "style", "width", "height"]) img.removeAttribute(k);
+  const zoom = Math.min(.92*innerWidth/img.naturalWidth, .78*innerHeight/img.naturalHeight);
+  img.style.width = Math.max(1, zoom)*img.naturalWidth + "px";
+  const nav = document.createElement("nav");
+  shown.forEach((o, k) => add(nav, names[k] || String(k+1), () => show(k))
+    .setAttribute("aria-pressed", k == at));
+  add(nav, "Close", () => box.close());
+  box.replaceChildren(img, nav);
+  if (!box.open) box.showModal();
+  nav.children[at].focus();
+}
+function add(nav, text, run) {
+  const button = nav.appendChild(document.createElement("button"));
+  button.type = "button";
+  button.textContent = text;
+  button.onclick = run;
+  return button;
+}
+box.onclick = e => { if (e.target == box) box.close(); };
+box.onkeydown = e => {
+  if (e.key == "ArrowRight") show(at+1);
+  if (e.key == "ArrowLeft") show(at-1);
+};
+for (const gallery of document.querySelectorAll(".gallery")) {
+  const imgs = [...gallery.querySelectorAll("img")];
+  imgs.forEach((img, i) => {
+    img.tabIndex = 0;
+    img.setAttribute("role", "button");
+    img.onclick = () => { shown = imgs; show(i); };
+    img.onkeydown = e => { if (e.key == "Enter" || e.key == " ") {
+      e.preventDefault(); img.click(); } };
+  });
+}
+'''
+
+# %% ../../nbs/experiments/00_html.ipynb #85dfdd76
+_JS += '''
+for (const button of document.querySelectorAll(".copy")) {
+  button.hidden = false;
+  button.onclick = async () => {
+    const code = button.parentNode.querySelector("code");
+    getSelection().selectAllChildren(code);
+    let done = false;
+    try { await navigator.clipboard.writeText(code.textContent); done = true; }
+    catch { done = document.execCommand("copy"); }
+    button.textContent = done ? "Copied" : "Selected";
+    setTimeout(() => button.textContent = "Copy", 1500);
+  };
+}
 '''
 
 # %% ../../nbs/experiments/00_html.ipynb #06beceb9

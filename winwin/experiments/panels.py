@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Panels', 'window_picture', 'draw_picture', 'loss_drawing', 'scene_pictures',
-           'prediction_pictures']
+           'prediction_pictures', 'constant_guess', 'guess_scores']
 
 # %% ../../nbs/experiments/01_panels.ipynb #7a4aed60
 import shlex
@@ -214,6 +214,33 @@ def _show_landing(counts, windows2, ax):
 
 def _tally(sizes): return {hw: sizes.count(hw) for hw in dict.fromkeys(sizes)}
 
+# %% ../../nbs/experiments/01_panels.ipynb #5fa789b8
+def constant_guess(
+    task:Task,    # What is predicted
+    data:Dataset, # Training items
+)->Tensor: # (C,)
+    "The best constant prediction: the most common class, the median depth, no motion"
+    items = [data[i][task.target] for i in range(len(data))] if task.target!='flow' else []
+    if task.target=='labels':
+        n = sum(torch.bincount(x.flatten().int(), minlength=256) for x in items)[:len(task.classes)]
+        return (n==n.max()).float()
+    if task.target!='depth': return torch.zeros(task.outputs())
+    metres = torch.cat([x[::4,::4].flatten() for x in items])
+    return metres[(metres>0) & (metres<(task.max_depth or torch.inf))].log().median()[None]
+
+def guess_scores(
+    task:Task,        # What is predicted
+    train:Dataset,    # Where the guess comes from
+    test:Dataset,     # Items to score it on
+)->dict[str,float]: # Scores of the task
+    "Scores of the best constant prediction"
+    value = constant_guess(task, train).view(1,-1,1,1)
+    metrics = task.metrics()
+    for i in range(len(test)):
+        batch = {k: v[None] for k,v in task.select(test[i]).items()}
+        task.update(metrics, value.expand(-1,-1,*batch['image'].shape[-2:]), batch)
+    return metrics.compute()
+
 # %% ../../nbs/experiments/01_panels.ipynb #7ce82006
 @patch
 def next_steps(self:Panels,
@@ -227,7 +254,7 @@ def next_steps(self:Panels,
     commands = [f'{best} {words}/images -o {words}/predicted']
     if pairs: commands = [f'{best} {" ".join(ends)} -o {words}/predicted',
                           f'{best} {words}/images --suffixes _a _b -o {words}/predicted']
-    own = f'winwin train folder-{self.task.name} --root FOLDER'
+    own = f'winwin train folder-{self.task.name}-tiny --root FOLDER'
     if pairs: own = (f'winwin train {self.preset} --data flow-folder --root FOLDER --head linear '
                      f'--weights {words}/run/best')
     files = '"first.png", "second.png"' if pairs else '"photo.jpg"'

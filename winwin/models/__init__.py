@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .heads import ConvStem, FlowUpdate, WindowMatch, MatchingHead
     from .backbones import BACKBONES, TimmEncoder, embed_timm, list_backbones, timm_encoder
     from .dense import decoder_sizes, WindowModel, DenseModel, FlowModel, MatchingModel
-    from .dense import CompletionModel, list_models, model_task, model_frames, model_bands
-    from .dense import model_outputs, create_model, build_model
+    from .dense import CompletionModel, list_models, list_heads, model_task, model_frames
+    from .dense import model_bands, model_outputs, create_model, build_model
     from .controls import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch, Seen
     from .controls import capture, set_temperature, get_temperature, fold_temperature, tempered
     from .controls import size_scale, set_position_scale, get_position_scale
@@ -50,7 +50,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'list_backbones': 'backbones', 'timm_encoder': 'backbones',
     'decoder_sizes': 'dense', 'WindowModel': 'dense', 'DenseModel': 'dense', 'FlowModel': 'dense',
     'MatchingModel': 'dense', 'CompletionModel': 'dense', 'list_models': 'dense',
-    'model_task': 'dense', 'model_frames': 'dense', 'model_bands': 'dense',
+    'list_heads': 'dense', 'model_task': 'dense', 'model_frames': 'dense', 'model_bands': 'dense',
     'model_outputs': 'dense', 'create_model': 'dense', 'build_model': 'dense',
     'attention_kinds': 'controls', 'attention_layers': 'controls', 'layer_tau': 'controls',
     'set_layer_tau': 'controls', 'watch': 'controls', 'Seen': 'controls', 'capture': 'controls',

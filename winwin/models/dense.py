@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['decoder_sizes', 'WindowModel', 'DenseModel', 'FlowModel', 'MatchingModel',
-           'CompletionModel', 'list_models', 'model_task', 'model_frames', 'model_bands',
-           'model_outputs', 'create_model', 'build_model']
+           'CompletionModel', 'list_models', 'list_heads', 'model_task', 'model_frames',
+           'model_bands', 'model_outputs', 'create_model', 'build_model']
 
 # %% ../../nbs/models/06_dense.ipynb #6329521e
 from collections.abc import Sequence
@@ -351,6 +351,10 @@ def list_models(
     ours = [f'winwin_{t}_{s}' for t in _tasks for s in _sizes]
     theirs = [f'{b}:{h}' for b in BACKBONES for h in (*_heads,*_tasks) if h!='seg']
     return fnmatch.filter(ours+theirs, pattern)
+
+def list_heads()->dict[str,type]: # Name for `head` -> class
+    "The heads that a model can have"
+    return _heads | dict(decoupled=DecoupledDPTHead, matching=MatchingHead)
 
 def model_task(
     name:str, # Name for `create_model`

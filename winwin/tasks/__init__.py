@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from .flow_scoring import flow_loss, match_targets, match_loss, cell_targets, matching_loss
     from .flow_scoring import FlowMetrics
     from .flow import PairTask, FlowTask, error_colors, uncertainty_shades
+    from .stereo import DISPARITY_CHANNELS, disparity_flow, disparity_loss, StereoMetrics
+    from .stereo import write_disparity, read_disparity, StereoTask
+    from .normals import normals_loss, AngleMetrics, NormalsTask
+    from .relative import relative_loss, align_inverse, RelativeTask
     from .completion import completion_loss, complete, CompletionTask
     from .registry import list_tasks, register, task_class, make_task, task_of
 
@@ -30,6 +34,11 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'flow_loss': 'flow_scoring', 'match_targets': 'flow_scoring', 'match_loss': 'flow_scoring',
     'cell_targets': 'flow_scoring', 'matching_loss': 'flow_scoring', 'FlowMetrics': 'flow_scoring',
     'PairTask': 'flow', 'FlowTask': 'flow', 'error_colors': 'flow', 'uncertainty_shades': 'flow',
+    'DISPARITY_CHANNELS': 'stereo', 'disparity_flow': 'stereo', 'disparity_loss': 'stereo',
+    'StereoMetrics': 'stereo', 'write_disparity': 'stereo', 'read_disparity': 'stereo',
+    'StereoTask': 'stereo',
+    'normals_loss': 'normals', 'AngleMetrics': 'normals', 'NormalsTask': 'normals',
+    'relative_loss': 'relative', 'align_inverse': 'relative', 'RelativeTask': 'relative',
     'completion_loss': 'completion', 'complete': 'completion', 'CompletionTask': 'completion',
     'list_tasks': 'registry', 'register': 'registry', 'task_class': 'registry',
     'make_task': 'registry', 'task_of': 'registry',

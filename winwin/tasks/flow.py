@@ -169,6 +169,7 @@ def tile_confidence(self:PairTask, maps:Tensor, b:float=10., s:float=5.)->Tensor
     expected = self.expected_error(maps).log() if mixed else maps[:,n].float()
     return (-2*b*((expected/s).sigmoid()-.5)).exp()[:,None]
 
+# %% ../../nbs/tasks/04_flow.ipynb #d4c5912c
 @patch
 def rescale(self:PairTask, maps:Tensor, factor:tuple[float,float])->Tensor: # (B,C,h,w)
     scale = torch.ones(maps.shape[1])
@@ -207,6 +208,7 @@ def error_colors(
     colors,norm = error_shades()
     return colors(norm(np.ma.masked_invalid(error.cpu().numpy())), bytes=True)[...,:3]
 
+# %% ../../nbs/tasks/04_flow.ipynb #d258eb0d
 @patch
 def legend(self:PairTask)->dict:
     mid = [*np.add(ERROR_STEPS[:-1], ERROR_STEPS[1:])/2, 2*ERROR_STEPS[-1]]
@@ -235,6 +237,7 @@ def uncertainty_shades(): # matplotlib's ScalarMappable
     from matplotlib.colors import LogNorm
     return ScalarMappable(LogNorm(.25, 4, clip=True), 'magma')
 
+# %% ../../nbs/tasks/04_flow.ipynb #6b6014d8
 @patch
 def describe_values(self:FlowTask, values:dict[str,Tensor])->str:
     n = values['flow'].norm(dim=0)

@@ -250,6 +250,7 @@ def target_values(self:SegTask, item:dict)->dict[str,Tensor]: return dict(classe
 def tile_confidence(self:SegTask, maps:Tensor)->Tensor: # (M,1,h,w)
     return maps.float().softmax(1).amax(1, keepdim=True)
 
+# %% ../../nbs/tasks/01_segmentation.ipynb #6130b669
 @patch
 def paint(self:SegTask, values:dict[str,Tensor], limit:float|None=None)->np.ndarray:
     return color_labels(values['classes'], self.colours)
@@ -306,6 +307,7 @@ def score_rows(self:SegTask, scores:dict[str,float], baseline:dict[str,float])->
     mean = ['mean', '', score_text(scores['mIoU'], '.1%'), (scores['mIoU'],None)]
     return ['class','share of pixels','IoU',''],[*rows, mean]
 
+# %% ../../nbs/tasks/01_segmentation.ipynb #767cb40e
 @patch
 def write_map(self:SegTask, values:dict[str,Tensor], path, **settings):
     img = Image.fromarray(values['classes'].numpy())

@@ -38,6 +38,7 @@ class Task:
     predicts:ClassVar[bool] = True               # Whether there is a map to write and to show
     files:ClassVar[tuple[str,...]] = ('map','overlay','color') # Kinds of files, see `write`
     usual:ClassVar[tuple[str,...]] = ('map','overlay')         # Those written by default
+    folder:ClassVar[str] = ''                    # Of files with maps; none = `target`
     suffix:ClassVar[str] = '.png'                # Of files with maps
     settings:ClassVar[tuple[str,...]] = ()       # Arguments of `write`: 'bits', 'format', 'largest'
     weights:ClassVar[str] = 'uniform'            # Weights of overlapping tiles by default
@@ -221,6 +222,7 @@ def shade(
     out = matplotlib.colormaps[colors]((x/limit).nan_to_num(0).clamp(0, 1).numpy(), bytes=True)
     return np.where(x.isfinite().numpy()[...,None], out[...,:3], np.uint8(UNKNOWN))
 
+# %% ../../nbs/tasks/00_task.ipynb #956bdc16
 def rgb_picture(
     img:Tensor, # Image (C,h,w) in [0,1]
     bands:Sequence[int]=(0,1,2), # Three of its channels; one channel is grey
@@ -261,6 +263,7 @@ def annotate(self:Task, ax, values:dict[str,Tensor]):
 def key_picture(self:Task)->tuple[np.ndarray,str,str]|None: # Picture, what it shows, caption
     "A picture that explains the colours, if a legend cannot"
 
+# %% ../../nbs/tasks/00_task.ipynb #ca3364fa
 @patch
 def score_rows(self:Task, scores:dict[str,float], baseline:dict[str,float])->tuple[list,list]:
     "Headings and rows of a table of all scores: name, numbers, share of a bar and its colour"
@@ -298,7 +301,7 @@ def check_settings(self:Task, **settings)->dict: # Those that are given
 @patch
 def file_of(self:Task, folder:Path, kind:str, name:str, **settings)->Path:
     "Path of the file of a kind"
-    if kind in ('map',self.target): return folder/self.target/f'{name}{self.suffix}'
+    if kind in ('map',self.target): return folder/(self.folder or self.target)/(name+self.suffix)
     return folder/kind/f'{name}.png'
 
 @patch
@@ -306,6 +309,7 @@ def paint_file(self:Task, kind:str, values:dict[str,Tensor])->np.ndarray: # (h,w
     "The picture of a kind of file other than `color` and `overlay`"
     raise ValueError(f'{self.name} has no files of kind {kind!r}')
 
+# %% ../../nbs/tasks/00_task.ipynb #19f3d2ff
 @patch
 def write_map(self:Task, values:dict[str,Tensor], path:Path, **settings):
     "Write the map of one image, here as floats in `.npy`"

@@ -7,7 +7,7 @@ __all__ = ['TrainConfig', 'read_config', 'make_optimizer', 'make_schedule', 'Tra
            'train_step', 'TrainResult', 'fit', 'resume']
 
 # %% ../../nbs/training/03_loop.ipynb #b0fc6e96
-import json, math, os, re, signal, threading
+import copy, json, math, os, re, signal, threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
@@ -16,6 +16,7 @@ from pathlib import Path
 import torch, torch.nn as nn
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
 from timm.utils import ModelEmaV3
@@ -29,6 +30,7 @@ from ..tasks.task import Task, evaluate
 from ..tasks.registry import make_task
 from .streams import ItemStream, batches as item_batches, derive_seed
 from .checkpoints import config_differences, read_state, write_state
+from .checkpoints import shard_model, shard_optimizer, unshard
 from .log import RunLog
 
 # %% ../../nbs/training/03_loop.ipynb #3aaa69a2
@@ -154,14 +156,14 @@ def batches(self:TrainRun)->Iterator[dict]:
                           acc.device.type=='cuda', choose)
     return _save_if_loading_fails(self, source)
 
-# %% ../../nbs/training/03_loop.ipynb #149f6d2d
+# %% ../../nbs/training/03_loop.ipynb #7fcd8e25
 def _save_if_loading_fails(run, source):
     "The batches of `source`; if a process that loads them dies, the steps so far are saved"
     try: yield from source
     except (RuntimeError,ValueError,OSError) as error:
         text = str(error)
         if text.startswith('DataLoader worker'): # out of memory, as a rule
-            if run.step: run.save()
+            if run.step and run.accelerator.num_processes==1: run.save() # others still wait
             raise OSError(f'a process that loads data was killed after step {run.step}: {text}. '
                           f'It may have run out of memory: take fewer workers') from error
         if not text.startswith('Caught '): raise
@@ -176,19 +178,31 @@ def _save_if_loading_fails(run, source):
 def _prepare_model(self:TrainRun, model):
     "Move the model to its device, make optimiser, schedule and average"
     cfg = self.config
-    self.raw = model.to(self.accelerator.device)
+    acc = self.accelerator
+    self.raw = model.to(acc.device)
+    self.sharded = acc.is_fsdp2 # every process has a part of every weight
+    self.whole = copy.deepcopy(model) if self.sharded else None
     # before `prepare`, which changes the model: the average stays a plain one
     self.ema = None if cfg.ema is None else ModelEmaV3(model, cfg.ema, use_warmup=True)
     optimizer = make_optimizer(model, cfg)
     self.schedule = make_schedule(optimizer, cfg)
-    self.model,self.opt = self.accelerator.prepare(model, optimizer)
+    self.model,self.opt = acc.prepare(model, optimizer)
+    if self.sharded and self.ema: fsdp2_prepare_model(acc, self.ema.module)
     loss = self.task.batch_loss
     self.batch_loss = torch.compile(loss) if cfg.compile else loss
 
 @patch_property
 def final(self:TrainRun)->nn.Module:
     "The model to evaluate and to keep: the moving average, if there is one"
+    if self.sharded: return self.whole
     return self.raw if self.ema is None else self.ema.module
+
+@patch
+def collect(self:TrainRun):
+    "Put the weights of all processes together in `final`; each of them must call it"
+    if not self.sharded: return
+    model = self.raw if self.ema is None else self.ema.module
+    self.whole.load_state_dict(unshard(model.state_dict()))
 
 def _accelerator(config):
     "The accelerator for the precision of a configuration; that of an earlier run is replaced"
@@ -215,22 +229,25 @@ def _describe(self:TrainRun, data, transform)->dict:
 def save(self:TrainRun):
     "Replace the last checkpoint, the folder `out/last`"
     acc = self.accelerator
-    if self.out is None or not acc.is_main_process: return
-    self._check_finite()
-    state = dict(step=self.step, best=self.best, optimizer=self.opt.state_dict(),
-                 what=json.dumps(self.settings), raw=self.raw.state_dict() if self.ema else None,
+    if self.out is None: return
+    self.collect()
+    raw = unshard(self.raw.state_dict()) if self.ema else None
+    state = dict(step=self.step, best=self.best, optimizer=unshard(self.opt.state_dict()),
+                 what=json.dumps(self.settings), raw=raw,
                  scaler=acc.scaler.state_dict() if acc.scaler else None,
                  tau=temperature_dict(self.final))
+    if not acc.is_main_process: return
+    self._check_finite(self.final.state_dict(), raw or {})
     def write(folder):
         self.save_model(folder)
         write_state(folder, state)
     write_folder(self.out/'last', write)
 
-# %% ../../nbs/training/03_loop.ipynb #4ea687ca
+# %% ../../nbs/training/03_loop.ipynb #98145c07
 @patch
-def _check_finite(self:TrainRun):
+def _check_finite(self:TrainRun, *weights):
     "Raise an error rather than replace a good checkpoint by one that cannot be resumed"
-    for name,w in self.raw.state_dict().items():
+    for name,w in (o for some in weights for o in some.items()):
         if w.is_floating_point() and not w.isfinite().all():
             raise FloatingPointError(f'{name} is not finite after step {self.step}; the last '
                                      f'checkpoint in {self.out} is kept. Lower the learning rate')
@@ -256,8 +273,8 @@ def restore(self:TrainRun,
     self.scores = state['best']
     if self.ema: # the folder's model is the moving average
         self.ema.module.load_state_dict(self.raw.state_dict())
-        self.raw.load_state_dict(state['raw'])
-    self.opt.load_state_dict(state['optimizer'])
+        self.raw.load_state_dict(shard_model(state['raw'], self.raw))
+    self.opt.load_state_dict(shard_optimizer(state['optimizer'], self.opt))
     if state['scaler']: self.accelerator.scaler.load_state_dict(state['scaler'])
 
 # %% ../../nbs/training/03_loop.ipynb #c7496c84
@@ -289,7 +306,9 @@ def _backward(run, batch):
     "Add the gradient of one batch; returns its loss, which stays on the device"
     acc = run.accelerator
     there = {k: v.to(acc.device, non_blocking=True) for k,v in batch.items()}
-    loss = run.batch_loss(run.model, there, run.patch)
+    # accelerate gives autocast to whole models only
+    with acc.autocast() if run.sharded else nullcontext():
+        loss = run.batch_loss(run.model, there, run.patch)
     acc.backward(loss/run.config.accumulate)
     return loss.detach()
 
@@ -297,7 +316,7 @@ def _numbers(run, batches, losses, norm):
     "Mean loss over batches and processes, and norm of the gradient; raises if one is not finite"
     acc = run.accelerator
     asked = losses[0].new_full((), float(run.asked() is not None))
-    mine = torch.stack([*losses,norm.to(asked),asked])
+    mine = torch.stack([*losses,unshard(norm).to(asked),asked])
     every = acc.gather(mine[None]).tolist() # the only wait of a step; one row per process
     run.stop = any(row[-1] for row in every)
     own = every[acc.process_index][:-2]
@@ -356,6 +375,7 @@ def _all_steps(run, valid, log):
 
 def _score(run, valid, log):
     "Evaluate, and keep the model if it is the best so far"
+    run.collect() # a whole model on every process: shares may differ
     with run.accelerator.autocast():
         run.scores = evaluate(run.final, valid, run.task, workers=run.config.workers,
                               progress=not log.bar.disable)
@@ -407,7 +427,8 @@ def _train(run, valid, progress, watch):
             _all_steps(run, valid, log)
     finally: log.close()
     run.accelerator.wait_for_everyone()
-    run.accelerator.unwrap_model(run.model, keep_fp32_wrapper=False)
+    run.collect()
+    if not run.sharded: run.accelerator.unwrap_model(run.model, keep_fp32_wrapper=False)
     return TrainResult(run.final, run.scores, run.best, lines, run.out)
 
 # %% ../../nbs/training/03_loop.ipynb #bc74bbe5
@@ -434,7 +455,7 @@ def fit(
         run = TrainRun(model, data, config, task, transform, out, extra)
         return _train(run, valid, progress, watch)
 
-# %% ../../nbs/training/03_loop.ipynb #e71fbded
+# %% ../../nbs/training/03_loop.ipynb #f5855ae5
 def _alone_in(out):
     "Context in which no other run writes to `out`; the first of several processes asks for it"
     first = os.environ.get('RANK', '0')=='0'
@@ -469,7 +490,7 @@ def resume(
             raise ValueError(f'{out/"last"} cannot be resumed: {error!r}') from error
         return _train(run, valid, progress, watch)
 
-# %% ../../nbs/training/03_loop.ipynb #87269abf
+# %% ../../nbs/training/03_loop.ipynb #0e0b9688
 def _read_checkpoint(last):
     "Model, state and settings of a checkpoint; an error names the folder if they do not fit"
     model = load_model(last)

@@ -208,6 +208,19 @@ presets |= {
         motion=1., train=replace(_layered.train, task='pretrain', windows='full')),
 }
 
+presets |= {
+    'driving-normals': replace(
+        _driving, model='winwin_dense_micro', head='upsample',
+        train=replace(_driving.train, task='normals', steps=900)),
+    'driving-relative': replace(
+        _driving, model='winwin_dense_micro', max_depth=80.,
+        train=replace(_driving.train, task='relative')),
+    'driving-stereo': replace(
+        _layered, model='winwin_pair_micro', data='driving', image_size=(192,320), images=1000,
+        windows2='4x7', motion=None,
+        train=replace(_layered.train, task='stereo', windows='2x10', batch_size=4, steps=1500)),
+}
+
 def get_preset(
     name:str, # One of `presets`
 )->Recipe:

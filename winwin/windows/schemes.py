@@ -66,7 +66,7 @@ def parse_scheme(
 # %% ../../nbs/windows/02_schemes.ipynb #62e1eb2a
 def _unknown(name):
     "The error for a name that is no scheme"
-    return ValueError(f'window scheme {name!r} is unknown; write 2x22, 28+15, 26x19, 2*8x12, '
+    return ValueError(f'window scheme {name!r} is unknown; write 2x22, 28+15, 2*26x19, '
                       f'2x22+50, random(n=2-4), tokens:968, full or crop:32')
 
 def _term(text):
@@ -78,7 +78,10 @@ def _term(text):
         return [(h,w)]*n or None
     if m := re.fullmatch(r'(\d+)x(\d+)', text):
         first,side = map(int, m.groups())
-        if first>9: return [(first,side)]*2 # a height and a width
+        if first>9:
+            raise ValueError(f'window scheme {text!r} could be {first} windows of {side}x{side} '
+                             f'tokens or two windows {first} high and {side} wide; write '
+                             f'{first}*{side}x{side} or 2*{first}x{side}')
         return [(side,side)]*first or None
 
 # %% ../../nbs/windows/02_schemes.ipynb #14bd8993

@@ -48,7 +48,8 @@ class AttentionExplorer(Explorer):
         width:int=300,           # Pixels of a picture on the page
         memory:int=2**31,        # Bytes of queries and keys to keep, at most
     ):
-        if model is None: model = bundled_model('flow' if isinstance(img, (tuple,list)) else 'seg')
+        if model is None:
+            model = bundled_model('flow-cross' if isinstance(img, (tuple,list)) else 'seg')
         super().__init__(device or device_of(model))
         if img is None: img = example_scene(model).frames
         self.maps = AttentionRecorder(model, img, windows, 0, tokens, memory)

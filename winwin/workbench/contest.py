@@ -242,6 +242,7 @@ class _Click:
 workbench_benches = [
     Bench('lab', 'explorers of 3600 tokens in JupyterLab and Chromium: from event to map',
           rounds=10, cases={'a click, without the browser': _Click}, check=_measure,
+          needs='JupyterLab, playwright and Chromium',
           per=('click, without the browser',1),
           targets={'ms from click to map': '<= 150', 'ms from tau slider to map': '<= 100',
                    's to first display': '<= 1', 'ms from click to map, 8040 tokens': '<= 150',

@@ -77,7 +77,8 @@ class TemperatureExplorer(Explorer):
         if isinstance(img, Dataset):
             data = img
             img = None
-        if model is None: model = bundled_model('flow' if isinstance(img, (tuple,list)) else 'seg')
+        if model is None:
+            model = bundled_model('flow-cross' if isinstance(img, (tuple,list)) else 'seg')
         super().__init__(device or device_of(model))
         img,data,task = _sources(model, img, data, task)
         self.maps = AttentionRecorder(model, img, windows, 0, tokens)

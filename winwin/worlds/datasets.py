@@ -15,7 +15,7 @@ from torch import Tensor
 from ..machine import check_file, default_device, patch, replace_file, unknown_name
 from ..data.pictures import flow_to_color
 from .streets import STREET_CLASSES, make_street
-from .raycast import FAR, street_flow
+from .raycast import FAR, street_flow, street_normals
 from .paint import paint_street
 from .textures import Photos, TEXTURES
 from .layered import layers_flow, make_layers, relight, render_layers
@@ -73,7 +73,7 @@ def _index(i, length):
 
 # %% ../../nbs/worlds/05_datasets.ipynb #9b9ae79c
 class DrivingWorld(_World):
-    "Streets with exact labels and depth; with `pair`, a second frame with exact flow and occlusion"
+    "Streets with exact labels and depth, and if asked: a second frame, a right image, normals"
     classes = tuple(STREET_CLASSES) # Names; a label is an index into them
     palette = np.array(list(STREET_CLASSES.values()), np.uint8) # Colours (14,3)
 
@@ -85,10 +85,19 @@ class DrivingWorld(_World):
         device:str='cpu',              # Where to render, and where the targets are
         cache:str|Path|None=None,      # Folder to store rendered scenes in
         motion:float=1.,               # How far camera and objects move in between; 0: not at all
+        stereo:bool=False,             # The second image is that of a right camera, with disparity
+        normals:bool=False,            # Surface normals too
+        baseline:float=.54,            # Metres between the cameras of a stereo pair
     ):
+        if pair and stereo:
+            raise ValueError('pair and stereo: the second image is either later or to the right; '
+                             'ask for one of them')
+        if not 0<baseline<=5: raise ValueError(f'baseline {baseline} is outside (0,5] metres')
         if not 0<=motion<=3:
             raise ValueError(f'motion {motion} is outside [0,3]; 1 is city traffic, 0 stands still')
         self.pair = bool(pair)
+        self.stereo = float(baseline) if stereo else None
+        self.normals = bool(normals)
         self.motion = float(motion)
         super().__init__(size, length, seed, device, cache)
 
@@ -102,23 +111,33 @@ _PAIR = 'image','image2','flow','visible','valid'
 
 @patch
 def _what(self:DrivingWorld):
-    return _VERSION,self.size,self.seed,self.pair,self.motion if self.pair else None
+    what = _VERSION,self.size,self.seed,self.pair,self.motion if self.pair else None
+    more = self.stereo,self.normals
+    return what if more==(None,False) else (*what,*more) # the name of older caches stays
 
 @patch
-def _keys(self:DrivingWorld): return ('image','labels','depth',*(_PAIR[1:] if self.pair else ()))
+def _keys(self:DrivingWorld):
+    keys = ['image','labels','depth']
+    if self.pair: keys += _PAIR[1:]
+    if self.stereo: keys += ['image2','disparity','visible','valid']
+    return [*keys,'normals'] if self.normals else keys
 
 @patch
 def _render(self:DrivingWorld, i):
     "Scene `i`: images and all targets, on the device"
-    sc = make_street(self.seed, i, self.motion)
+    sc = make_street(self.seed, i, 0. if self.stereo else self.motion)
+    if self.stereo: # a camera beside the first, which looks the same way
+        eye,rot = sc.cams[0]
+        sc.cams = [(eye,rot),(eye+self.stereo*rot[0],rot)]
     grain = np.random.default_rng([self.seed, i, 1])
     img,inv,ids = paint_street(sc, 0, self.size, self.device, grain)
     out = dict(image=img, labels=street_labels(sc, ids), depth=1/inv) # 1/0: the sky
-    if self.pair:
-        img2,_,ids2 = paint_street(sc, 1, self.size, self.device, grain)
-        flow,visible,valid = street_flow(sc, self.size, inv, ids, ids2)
-        out |= dict(image2=img2, flow=flow, visible=visible, valid=valid)
-    return out
+    if self.normals: out['normals'] = street_normals(sc, self.size, inv, ids)
+    if not (self.pair or self.stereo): return out
+    img2,_,ids2 = paint_street(sc, 1, self.size, self.device, grain)
+    flow,visible,valid = street_flow(sc, self.size, inv, ids, ids2)
+    motion = dict(disparity=-flow[0]) if self.stereo else dict(flow=flow)
+    return out | dict(image2=img2, visible=visible, valid=valid) | motion
 
 # %% ../../nbs/worlds/05_datasets.ipynb #26215c04
 def street_labels(
@@ -158,10 +177,12 @@ def _save(path, item):
 
 def _load(path, size, keys):
     "The scene in `path`, or none if the file is missing or damaged"
-    kinds = {k: 'f4' if k in ('depth','flow') else 'u1' for k in keys}
+    floats = 'depth','flow','disparity','normals'
+    kinds = {k: 'f4' if k in floats else 'u1' for k in keys}
     H,W = size
     bits = (H,-(-W//8))
-    shapes = dict(image=(3,H,W), image2=(3,H,W), flow=(2,H,W), visible=bits, valid=bits)
+    shapes = dict(image=(3,H,W), image2=(3,H,W), flow=(2,H,W), normals=(3,H,W), visible=bits,
+                  valid=bits)
     try:
         with zipfile.ZipFile(check_file(path)) as archive:
             if sum(o.file_size for o in archive.infolist())>64*H*W+2**20: return None

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FAR', 'FIRST_SOLID', 'COLUMN', 'camera_rays', 'trace_street', 'ground_place',
            'SolidColumns', 'solid_table', 'turn_vectors', 'surface_of', 'pixel_centres',
-           'street_flow']
+           'street_flow', 'street_normals']
 
 # %% ../../nbs/worlds/01_raycast.ipynb #006dbeee
 import math
@@ -455,3 +455,30 @@ def street_flow(
         flow[row:row+rows] = torch.where(valid[:,None], xy-torch.stack([x,y], 1), 0.).view(-1,W,2)
         keep[row:row+rows] = torch.stack([inside,valid], 1).view(-1,W,2)
     return flow.permute(2,0,1).contiguous(),keep[...,0].contiguous(),keep[...,1].contiguous()
+
+# %% ../../nbs/worlds/01_raycast.ipynb #ca99b8d2
+def street_normals(
+    street:SimpleNamespace,  # From `make_street`
+    size:tuple[int,int],     # Pixels (H,W)
+    inv:Tensor,              # 1/depth (H,W) of the first frame, from `trace_street`
+    ids:Tensor,              # Ids (H,W) of the first frame
+)->Tensor: # (3,H,W), unit length; zero for the sky
+    "Surface normals of the first frame, in the frame of its camera"
+    H,W = size
+    def to(array): return torch.as_tensor(np.asarray(array, np.float32), device=inv.device)
+    matrix = to(camera_rays(street, 0, size)[1])
+    table = solid_table(street, 0, inv.device)
+    out = inv.new_zeros(H, W, 3)
+    rows = max(1, (1<<17)//W) # in bands: memory stays small
+    for row in range(0, H, rows):
+        i = ids[row:row+rows].flatten()
+        x,y = pixel_centres(row, rows, size, inv.device)
+        n = inv.new_zeros(len(i), 3)
+        n[:,2] = (i>0).to(n) # the ground faces up
+        at = (i>=FIRST_SOLID).nonzero()[:,0]
+        ray = matrix[:,0]*x[at,None] + (matrix[:,1]*y[at,None]+matrix[:,2])
+        solid = table.index_select(0, i[at]-FIRST_SOLID)
+        facing = surface_of(solid, ray, inv[row:row+rows].flatten()[at])[1]
+        n[at] = F.normalize(turn_vectors(solid, facing, True), dim=1)
+        out[row:row+rows] = (n @ to(street.cams[0][1]).T).view(-1,W,3)
+    return out.permute(2,0,1).contiguous()
