@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Command', 'Train', 'parse_train', 'Eval', 'Predict', 'read_palette', 'write_legend',
-           'Export', 'Temperature', 'Demo', 'demo_command', 'StudyCommand', 'BenchCommand', 'Lab',
-           'App', 'List', 'main', 'explain']
+           'Export', 'Temperature', 'Demo', 'demo_command', 'StudyCommand', 'Reproduce',
+           'BenchCommand', 'Lab', 'App', 'List', 'main', 'explain']
 
 # %% ../nbs/91_cli.ipynb #9168a17a
 import json, os, re, shlex, sys, warnings
@@ -474,14 +474,16 @@ def _compare(self:Demo):
 @dataclass
 class StudyCommand:
     "Run a comparison of the paper at a small scale; it can be interrupted and resumed."
-    name:tyro.conf.Positional[str]='' # Name of a study; none = list them
-    out:str|None=None                 # Folder for runs and results; none = studies/NAME
+    name:tyro.conf.Positional[str]='' # Study; 'all' or 'status' of the queue; none = list them
+    out:str|None=None                 # Folder for runs and results; none = studies/NAME, studies
     root:str|None=None                # Folder of the data, or a cache of scenes; none = in `out`
     weights:str|None=None             # Weights that all runs start from, such as a plain ViT file
     valid:str|None=None               # Flow: folder of pairs with flow to score
     cases:tuple[str,...]=()           # Only these cases; none = all
     seeds:tuple[int,...]=()           # Only these seeds; none = all
-    collect:str|None=None             # Write all results to this JSON file when done
+    collect:str|None=None             # Write results to this JSON file; 'all': to this folder
+    hours:float=2.5                   # With 'all': time after which it stops
+    jobs:int=2                        # With 'all': runs side by side, one thread each
     report:bool=False                 # Only print the results so far
 
     def run(self)->int: # 0
@@ -489,6 +491,7 @@ class StudyCommand:
         from winwin.experiments.studies import collect_study, get_study, read_study
         from winwin.experiments.studies import report, run_study, temperature_report
         from winwin.experiments.resolution import resolution_table
+        if self.name in ('all','status'): return _queue(self)
         if not self.name:
             print(list_text('studies'))
             return 0
@@ -505,6 +508,41 @@ class StudyCommand:
         if 'resolution' in results[0]: print(resolution_table(results))
         if self.collect: collect_study(study, out, self.collect)
         return 0
+
+# %% ../nbs/91_cli.ipynb #8b0f5b44
+def _queue(command):
+    "Work through the claims of the paper, or only say where that stands"
+    from winwin.experiments.programme import collect_claims, queue_status, run_queue
+    out = command.out or 'studies'
+    if command.name=='all':
+        run_queue(out, command.root, command.weights, command.hours, command.jobs)
+    print(queue_status(out))
+    if command.collect: collect_claims(out, command.collect)
+    return 0
+
+# %% ../nbs/91_cli.ipynb #a8a392dc
+@dataclass
+class Reproduce:
+    "Repeat a run of the paper with its own settings, and check the number it gives."
+    name:tyro.conf.Positional[str]='' # bdd100k-seg, sintel, spring, nyuv2; none = list them
+    root:str|None=None                # Folder of the data
+    weights:str|None=None             # What training starts from
+    out:str|None=None                 # Folder of the run; none = reproduce/NAME
+    batch_size:int|None=None          # Images per batch; none = the paper's, or our choice
+    accumulate:int|None=None          # Batches per step, where memory is short
+
+    def run(self)->int: # 0; 1 if the paper's number was not reached
+        "Train, score, compare"
+        from winwin.experiments.reproduce import list_targets, reproduce_run
+        if not self.name:
+            for target in list_targets().values():
+                print(f'{target.name:<14}{target.score} {target.expected or ""} {target.note}')
+            return 0
+        over = {k: getattr(self, k) for k in ('batch_size','accumulate') if getattr(self, k)}
+        outcome = reproduce_run(self.name, self.root, self.weights,
+                                self.out or f"reproduce/{self.name}", **over)
+        print(outcome)
+        return 1 if outcome.reached is False else 0
 
 # %% ../nbs/91_cli.ipynb #b30d23e5
 @dataclass
@@ -580,7 +618,8 @@ def _sub(kind, name): return Annotated[kind, tyro.conf.subcommand(name, prefix_n
 
 _COMMANDS = dict(demo=Demo, train=Train, eval=Eval, predict=Predict, export=Export, list=List,
                  lab=Lab, app=App, bench=BenchCommand, study=StudyCommand,
-                 temperature=Temperature, doctor=Doctor, selftest=Selftest)
+                 reproduce=Reproduce, temperature=Temperature, doctor=Doctor,
+                 selftest=Selftest)
 Command = Union[tuple(_sub(kind, name) for name,kind in _COMMANDS.items())]
 
 # %% ../nbs/91_cli.ipynb #ba36b17c

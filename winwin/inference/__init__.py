@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from .predictor import predict_and_write
     from .submissions import SUBMISSIONS, submission_files, SubmissionReport, write_submission
     from .export import WholeImage, DensePath, FlowPath, Exported, export_model
+    from .readings import Reading, read_item, read_images, border_distance, draw_images
+    from .readings import paired_difference, write_sums, read_sums
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'predict_flow': 'modes', 'tile_offsets': 'modes', 'tile_weights': 'modes',
@@ -21,6 +23,9 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'SubmissionReport': 'submissions', 'write_submission': 'submissions',
     'WholeImage': 'export', 'DensePath': 'export', 'FlowPath': 'export', 'Exported': 'export',
     'export_model': 'export',
+    'Reading': 'readings', 'read_item': 'readings', 'read_images': 'readings',
+    'border_distance': 'readings', 'draw_images': 'readings', 'paired_difference': 'readings',
+    'write_sums': 'readings', 'read_sums': 'readings',
 }
 __all__ = [*_HOME]
 

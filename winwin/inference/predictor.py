@@ -106,6 +106,7 @@ def show(self:Prediction,
     if n==3: _show_uncertainty(self.uncertainty, axs[2])
     return axs
 
+# %% ../../nbs/inference/01_predictor.ipynb #6e280965
 def _show_uncertainty(x, ax):
     "Draw the expected error of a pair, with its scale"
     shades = uncertainty_shades()
@@ -160,6 +161,7 @@ def save(self:Prediction,
     for k,path in paths.items(): self._write(k, path, settings)
     return list(paths.values())
 
+# %% ../../nbs/inference/01_predictor.ipynb #3f63ca6b
 @patch
 def _write(self:Prediction, kind, path, settings):
     "Write the file of one kind"
@@ -249,6 +251,7 @@ def _read_image(x, word):
     if not isinstance(x, (str,os.PathLike)): return to_images(x),word
     return load_image(Path(x)),str(x)
 
+# %% ../../nbs/inference/01_predictor.ipynb #f7730ee8
 @patch
 def _predictions(self:Predictor, imgs, name, what):
     "Predictions of images (B,C,h,w), or of pairs"
@@ -310,6 +313,7 @@ def folder(self:Predictor,
         task.paint_file('uncertainty', {k: v[0] for k,v in none.items()})
     return self._write_folder(images, report, src, out, kinds, settings, overwrite, progress)
 
+# %% ../../nbs/inference/01_predictor.ipynb #59aaad87
 def _find_images(src): return {k: (v,) for k,v in find_files(src).items()},FolderReport()
 
 def _check_outside(folders, src):

@@ -115,9 +115,10 @@ def _second_windows(self:PairTask, batch, scheme, patch, generator)->Windows:
     first = batch['windows']
     if scheme.kind in ('full','crop'): return first
     second = parse_scheme(self.windows2) if self.windows2 else None
-    if second and second.kind=='tokens':
-        return second.draw(first.grid, len(batch['image']), generator)
     sizes = second.sizes if second else None
+    if second and second.kind=='tokens': # the tokens with most votes, see the paper's Table 7
+        if self.guide=='random': return second.draw(first.grid, len(batch['image']), generator)
+        sizes = ((1,1),)*second.tokens
     return guide_windows(self.matches(batch), first, sizes, self.stochasticity, patch,
                          batch['valid']&batch['visible'], self.guide, generator, self.stride)
 

@@ -57,6 +57,7 @@ def task_class(
     if cls not in found: raise unknown_name(f'task in {path}', cls, found)
     return found[cls]
 
+# %% ../../nbs/tasks/09_registry.ipynb #40b02963
 def _import_file(path):
     "The module of a file, imported once"
     if not path.is_file(): raise FileNotFoundError(f'there is no file {path} with a task')

@@ -57,6 +57,7 @@ class _DataFields(_ModelFields):
     image_size:tuple[int,int]=(192,320) # 'driving' and 'layered': pixels (H,W)
     images:int=3200             # 'driving' and 'layered': training images to make
     valid_images:int=100        # Images to evaluate on, at most
+    data_seed:int|None=None     # Seed of the training images to make; none = that of training
     flip:float=.5               # Augmentation: probability of a flip
     scale:tuple[float,float]=(1.,1.) # Augmentation: smallest and largest scale
     jitter:float=0.             # Augmentation: probability of colour jitter
@@ -122,7 +123,7 @@ presets = {
         train=replace(_driving.train, task='depth')),
     'bdd100k-seg': Recipe(
         model='winwin_seg_base', data='bdd100k', valid_images=1000, scale=(.87,1.41), jitter=.5,
-        train=replace(_large, windows='2x22', steps=43750, warmup=2188, eval_every=4375)),
+        train=replace(_large, windows='2x22', steps=43750, warmup=875, eval_every=4375)),
     'nyuv2-depth': Recipe(
         model='winwin_depth_base', data='nyuv2', valid_images=654, max_depth=10., scale=(1.,1.41),
         jitter=.5, train=replace(_large, task='depth', windows='2x11', steps=10000, warmup=500,
@@ -186,12 +187,17 @@ _pairs = Recipe(
                       warmup=500, layer_decay=None, beta2=.95, workers=8, eval_every=5000,
                       save_every=500, log_every=50))
 
+_croco_mix = '40*sintel + 40*sintel-final + 4*things + 4*things-final + 4*chairs'
+
 presets |= {
     'flow-sintel': replace(
-        _pairs, data='40*sintel + 40*sintel-final + 4*things + 4*chairs', valid='sintel',
-        frame=(432,1024), train=replace(_pairs.train, steps=375000, warmup=3750)),
+        _pairs, head='decoupled', data=_croco_mix, valid='sintel', frame=(432,1024),
+        train=replace(_pairs.train, steps=375000, warmup=3750)),
+    'flow-sintel-tartan': replace(
+        _pairs, head='decoupled', data=f'{_croco_mix} + tartanair', valid='sintel',
+        frame=(432,1024), train=replace(_pairs.train, steps=56250, warmup=3750)),
     'flow-spring': replace(
-        _pairs, data='spring', windows2='4x22',
+        _pairs, head='decoupled', data='spring', windows2='4x22',
         train=replace(_pairs.train, windows='2x32', steps=39000, warmup=2440)),
     'flow-folder': _pairs,
 }
@@ -236,22 +242,44 @@ def paper_variants(
 )->dict[str,dict]: # Name -> changes: `windows`, and fields of `Recipe`
     "The paper's baselines for a grid and a budget of tokens"
     def side(n): return min(math.isqrt(tokens//n), *grid)
-    two = side(2)
-    def scaled(k): return round(two*k/22) # the paper has k where two windows are 22x22
-    every = max(3, depth//4)              # four blocks of twelve have global attention
     equal = {f'{n}-windows': dict(windows=f'{n}x{side(n)}') for n in (2,3,4,6)}
+    every = max(3, depth//4)              # four blocks of twelve have global attention
     return {'1-window': dict(windows=f'1x{side(1)}')} | equal | {
         'full': dict(windows='full'),
         'vit-det': dict(windows='full', local_window=max(2, round(min(grid)*14/45)),
                         global_blocks=tuple(range(every-1, depth, every))),
         'crop': dict(windows=f'crop:{side(1)}'),
-        'non-square': dict(windows=f'2*{max(2, scaled(19))}x{min(scaled(26), grid[1])}'),
-        'unequal': dict(windows=f'{scaled(28)}+{scaled(15)}'),
-        'fewer-tokens': dict(windows=f'2x{scaled(16)}'),
-        'random-tokens': dict(windows=f'tokens:{2*two*two}', head='linear'),
-        'extra-tokens': dict(windows=f'2x{two}+{max(1, round(tokens*50/1024))}'),
-        'random-sizes': dict(windows=f'random(tokens={tokens})'),
-        'sincos': dict(windows=f'2x{two}', pos='sincos')}
+        'random-tokens': dict(windows=f'tokens:{2*side(2)**2}', head='linear'),
+        'sincos': dict(windows=f'2x{side(2)}', pos='sincos'),
+    } | _shapes(grid, side(2)) | _budgets(grid, side) | _schemes(tokens, side)
+
+# %% ../../nbs/training/05_recipes.ipynb #4a6cbdad
+def _shapes(grid, two):
+    "Table 1 right: the paper has two windows of 22x22, we have `two`"
+    def scaled(k): return max(2, round(two*k/22))
+    return {'non-square': dict(windows=f'2*{scaled(19)}x{min(scaled(26), grid[1])}')} | {
+        name: dict(windows=f'{min(scaled(large), *grid)}+{scaled(small)}')
+        for name,large,small in (('unequal',28,15), ('unequal-26',26,19), ('unequal-30',30,11),
+                                 ('small-second',22,12))}
+
+def _budgets(grid, side):
+    "Table 2 right: crops and two windows with 576 and 200 of 1024 tokens"
+    def scaled(k, paper, n): return max(2, min(round(side(n)*k/paper), *grid))
+    return {'crop-580': dict(windows=f'crop:{scaled(24, 32, 1)}'),
+            '2-windows-580': dict(windows=f'2x{scaled(17, 22, 2)}'),
+            'crop-200': dict(windows=f'crop:{scaled(14, 32, 1)}'),
+            '2-windows-200': dict(windows=f'2x{scaled(10, 22, 2)}')}
+
+def _schemes(tokens, side):
+    "Table 6: isolated tokens beside the windows, and sizes that change from step to step"
+    extra = {k: max(1, round(tokens*k/1024)) for k in (20,50,100)}
+    some = f'{round(tokens*.75)}-{round(tokens*1.25)}'
+    return ({f'extra-{k}': dict(windows=f'2x{side(2)}+{n}') for k,n in extra.items()}
+            | {f'1-window-extra-{k}': dict(windows=f'1x{side(1)}+{n}') for k,n in extra.items()}
+            | {'random-shapes': dict(windows=f'random(tokens={tokens},n=2)'),
+               'random-sizes': dict(windows=f'random(tokens={tokens})'),
+               'random-budget': dict(windows=f'random(tokens={some},n=2,ratio=1,aspect=1)'),
+               'random-all': dict(windows=f'random(tokens={some})')})
 
 # %% ../../nbs/training/05_recipes.ipynb #6cd86958
 def recipe_variants(

@@ -196,7 +196,9 @@ def guide_windows(
         return sample_windows(windows.grid, sizes, len(flow), generator).to(windows.device)
     counts = bin_flow(flow, windows, patch, valid, stride)
     if method=='greedy': scores = _box_sums(perturb_map(counts, stochasticity, generator), sizes)
-    else: scores = {hw: _lots(sums, generator) for hw,sums in _box_sums(counts, sizes).items()}
+    else:
+        matched = _box_sums((counts>0).long(), sizes) # tokens, not pixels
+        scores = {hw: _lots(sums, generator) for hw,sums in matched.items()}
     return _place(scores, sizes, windows.grid).to(windows.device)
 
 # %% ../../nbs/windows/04_guidance.ipynb #2a063f99

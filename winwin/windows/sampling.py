@@ -21,26 +21,43 @@ def _overlapping(yx, sizes):
     return ((yx[:,i]<end[:,j]) & (yx[:,j]<end[:,i])).all(-1).any(-1)
 
 # %% ../../nbs/windows/01_sampling.ipynb #93deba16
-def _draw_reject(grid, sizes, batch, generator, effort=6e6, more=2e5):
-    "Up to `batch` uniform placements (m,n,2); stops at a cost of `effort`, plus `more` for each"
+def _draw_reject(grid, sizes, batch, generator, draw, effort=6e6, more=2e5):
+    "Up to `batch` placements (m,n,2) by `draw`; stops at a cost of `effort`, plus `more` for each"
     n = len(sizes)
     dev = generator.device if generator else 'cpu'
     cost = n*(n-1)//2+2*n # of one draw: pairs to compare and numbers to draw
     found = []
     kept = 0
     tried = 0
-    span = [(grid[0]-h+1, grid[1]-w+1) for h,w in sizes]
     while kept<batch and tried*cost<effort+more*kept:
         rate = max(kept, .5)/tried if tried else .25
         m = min(int(1.2*(batch-kept)/rate) + 16, max(16, int(2e6/cost)))
-        flat = torch.stack([torch.randint(rows*cols, (m,), generator=generator, device=dev)
-                            for rows,cols in span], 1)
-        cols = torch.tensor([cols for _,cols in span], device=dev)
-        yx = torch.stack([flat//cols, flat%cols], -1)
+        yx = draw(grid, sizes, m, generator, dev)
         found.append(yx[~_overlapping(yx, sizes)][:batch-kept])
         kept += len(found[-1])
         tried += m
     return torch.cat(found) if found else torch.zeros(0, n, 2, dtype=torch.long, device=dev)
+
+def _uniform(grid, sizes, m, generator, dev):
+    "Corners (m,n,2), every place inside the grid equally likely"
+    span = [(grid[0]-h+1, grid[1]-w+1) for h,w in sizes]
+    flat = torch.stack([torch.randint(rows*cols, (m,), generator=generator, device=dev)
+                        for rows,cols in span], 1)
+    cols = torch.tensor([cols for _,cols in span], device=dev)
+    return torch.stack([flat//cols, flat%cols], -1)
+
+# %% ../../nbs/windows/01_sampling.ipynb #0ecc97fc
+def _even(grid, sizes, m, generator, dev):
+    "Corners (m,n,2) of windows that touch the grid, moved inside"
+    corners = []
+    for h,w in sizes:
+        axes = [torch.randint(1-side, size, (m,), generator=generator, device=dev)
+                for size,side in zip(grid, (h,w))]
+        corners.append(torch.stack([o.clamp(0, size-side)
+                                    for o,size,side in zip(axes, grid, (h,w))], -1))
+    return torch.stack(corners, 1)
+
+_placements = dict(uniform=_uniform, even=_even)
 
 # %% ../../nbs/windows/01_sampling.ipynb #6e73a2b8
 def free_corners(
@@ -120,11 +137,17 @@ def sample_windows(
     batch:int=1,                         # Images
     generator:torch.Generator|None=None, # Source of randomness; windows are drawn on its device
     extra:int=0,                         # Isolated tokens per image, outside the windows
-)->Windows: # Uniform over all placements without overlap
+    coverage:str='uniform',              # Of placements; 'even': of tokens, the border too
+)->Windows: # Uniform over all placements without overlap, unless `coverage` is 'even'
     "Draw non-overlapping windows for each of `batch` images"
     grid,sizes = _fit_sizes(grid, sizes)
     if batch<0 or extra<0: raise ValueError(f'batch {batch} and extra {extra} must not be negative')
-    yx = _draw_reject(grid, sizes, batch, generator)
+    if coverage not in _placements:
+        raise ValueError(f"coverage {coverage!r} is unknown; use 'uniform' or 'even'")
+    yx = _draw_reject(grid, sizes, batch, generator, _placements[coverage])
+    if len(yx)<batch and coverage=='even':
+        raise ValueError(f"windows {brief(sizes)} are too tight for coverage 'even' in the {grid} "
+                         f"grid; use 'uniform', or smaller windows")
     if len(yx)<batch:
         packed = _pack(grid, sizes)
         if packed is None and not len(yx): raise ValueError(_no_room(grid, sizes))

@@ -7,7 +7,7 @@ __all__ = ['Scheme', 'parse_scheme', 'scheme_coverage', 'scheme_of', 'usual_wind
 
 # %% ../../nbs/windows/02_schemes.ipynb #abb3d8c4
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import torch, torch.nn as nn
 from torch import Tensor
 from ..machine import patch
@@ -24,6 +24,7 @@ class Scheme:
     extra:int=0                             # Number of additional isolated tokens
     tokens:int=0                            # Number of tokens, for 'tokens'
     options:tuple[tuple[str,object],...]=() # Arguments of `random_sizes`, for 'random'
+    coverage:str='uniform'                  # As for `sample_windows`
 
     def __str__(self): return self.name
 
@@ -39,7 +40,7 @@ def draw(self:Scheme,
     if self.kind=='tokens': return sample_tokens(grid, self.tokens, batch, generator)
     sizes = self.sizes
     if self.kind=='random': sizes = random_sizes(grid, **dict(self.options), generator=generator)
-    return sample_windows(grid, sizes, batch, generator, self.extra)
+    return sample_windows(grid, sizes, batch, generator, self.extra, self.coverage)
 
 # %% ../../nbs/windows/02_schemes.ipynb #67c54f5d
 def parse_scheme(
@@ -49,6 +50,7 @@ def parse_scheme(
     if isinstance(name, Scheme): return name
     text = re.sub(r'\s', '', name)
     if text=='full': return Scheme(name, 'full')
+    if text.startswith('even:'): return replace(parse_scheme(text[5:]), name=name, coverage='even')
     if m := re.fullmatch(r'tokens:(\d+)', text): return Scheme(name, 'tokens', tokens=int(m[1]))
     if m := re.fullmatch(r'crop:(\d+)(?:x(\d+))?', text):
         return Scheme(name, 'crop', ((int(m[1]),int(m[2] or m[1])),))
