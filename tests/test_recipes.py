@@ -16,7 +16,7 @@ def test_folders_with_other_names(tmp_path):
         write(tmp_path/f'leftImg8bit/train/{i}.png', np.full((32,48,3), 99, np.uint8))
         write(tmp_path/f'gtFine/train/{i}_labelIds.png', np.full((32,48), 7+i, np.uint8))
     r = change(get_preset('folder-seg'), root=str(tmp_path), images_in='leftImg8bit', targets_in='gtFine',
-               suffix='_labelIds', remap='7:0,9:1', classes=('road','wall'))
+               suffix='_labelIds', remap='7:0,9:1', classes=('road','wall'), valid_share=0.)
     data = recipe_data(r)
     assert len(data)==2 and data[0]['labels'].unique().tolist()==[0] and data[1]['labels'].unique().tolist()==[255]
 
@@ -26,7 +26,7 @@ def test_folders_of_depth_and_flow_with_other_names(tmp_path):
     for i in range(3): write(tmp_path/f'd/{i}.png', np.full((32,48), 2000, np.uint16))
     (tmp_path/'uv').mkdir()
     for i in range(2): write_flow(tmp_path/f'uv/{i}.flo', item['flow'], item['valid'])
-    names = dict(root=str(tmp_path), images_in='rgb')
+    names = dict(root=str(tmp_path), images_in='rgb', valid_share=0.)
     d = recipe_data(change(get_preset('folder-depth'), depth_scale=1e-3, targets_in='d', **names))
     assert len(d)==3 and d[0]['depth'].unique().tolist()==[2.]
     f = recipe_data(change(get_preset('flow-layered'), data='flow-folder', targets_in='uv', **names))

@@ -241,7 +241,7 @@ def test_matched_layers_agree_with_training(by, per):
     model,x = sharp()
     r = match_temperature(model, x, '2x6', per=per, by=by)
     for n in r.tau:
-        if n in r.at_bounds: continue
+        if n in r.unmatched: continue
         a,b = (d[n] if per=='head' else d[n].mean() for d in (r.train,r.full))
         torch.testing.assert_close(b, a, rtol=.02, atol=1e-5)
     assert get_temperature(model)==r.tau or per=='head'
@@ -335,7 +335,7 @@ def test_timm_models_match_crops():
     x = torch.rand(2,3,96,128, generator=rng())
     r = match_temperature(model, x, 'crop:4', per='head', by='entropy', bounds=(1.,4.))
     for n in r.tau:
-        if n not in r.at_bounds: torch.testing.assert_close(r.full[n], r.train[n], rtol=.01, atol=0)
+        if n not in r.unmatched: torch.testing.assert_close(r.full[n], r.train[n], rtol=.01, atol=0)
     assert set(match_temperature(model, x, 'crop:4', per='layer').tau)==set(attention_layers(model))
 
 # --- From data and tasks

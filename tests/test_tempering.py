@@ -85,11 +85,11 @@ def test_the_new_temperature_is_used(run):
 def test_dry_run_compare_and_out(run, tmp_path, capsys):
     at,out = run(),tmp_path/'figures'
     text = (at/'best/config.json').read_text()
-    assert winwin_command('temperature', at, '--match', '--images', 2, '--dry-run', '--out', out)==0
+    assert winwin_command('temperature', at, '--ratio', '--images', 2, '--dry-run', '--out', out)==0
     assert 'is unchanged' in capsys.readouterr().out
     assert winwin_command('temperature', at, '--compare', '--images', 2, '--steps', 2, '--held', 2, '--out', out)==0
     assert 'log-ratio' in capsys.readouterr().out
-    names = {f'best-temperature-{w}.{k}' for w in ('match','compare') for k in ('png','json')}
+    names = {f'best-temperature-{w}.{k}' for w in ('ratio','compare') for k in ('png','json')}
     assert {p.name for p in out.iterdir()}==names
     assert (at/'best/config.json').read_text()==text
     numbers = json.loads((out/'best-temperature-compare.json').read_text())

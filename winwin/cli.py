@@ -96,11 +96,14 @@ def _train(args):
 # %% ../nbs/91_cli.ipynb #12ece3c1
 def _print_problems(recipe):
     "Print every problem with the files of a recipe; returns whether there are any"
-    from winwin.training.recipes import recipe_data
+    from winwin.training.recipes import recipe_data, size_problems
+    from winwin.training.sources import NothingHeldOut
     problems = []
     for split in ('train','valid'):
-        data = recipe_data(recipe, split)
+        try: data = recipe_data(recipe, split)
+        except NothingHeldOut: continue
         if hasattr(data, 'check'): problems += data.check()
+        if split=='train': problems += size_problems(recipe, data)
     for problem in problems: print(problem, file=sys.stderr)
     return bool(problems)
 
@@ -118,7 +121,7 @@ def _count_classes(recipe):
 def _next_command(task, out):
     "The command to try after training"
     out = shlex.quote(out)
-    if not task.predicts: return f'winwin train flow-folder --root FOLDER --weights {out}/best'
+    if not task.predicts: return f'winwin train folder-flow --root FOLDER --weights {out}/best'
     return f'winwin predict {out} {"A.png B.png" if len(task.inputs)==2 else "IMAGES"} -o OUT'
 
 # %% ../nbs/91_cli.ipynb #f333e4d6
@@ -140,10 +143,13 @@ class Eval:
         from winwin.models.hub import load_model
         from winwin.tasks.task import evaluate
         from winwin.training.checkpoints import find_model
+        from winwin.training.recipes import check_held_out, held_out_text
         from winwin.training.recipes import recipe_data, recipe_task
         model = load_model(find_model(self.checkpoint), pick_device(self.device))
         recipe = self._recipe(model)
         data = recipe_data(recipe, 'valid')
+        check_held_out(model.saved['extra'], data)
+        if held_out_text(data): print(held_out_text(data), file=sys.stderr)
         task = recipe_task(recipe, data)
         scores = evaluate(model, data, task, self._predict(task), progress=not self.json)
         out = dict(images=len(data), mode=self.mode, scores=scores)
@@ -386,7 +392,7 @@ class Temperature:
     dry_run:bool=False    # Do not change the checkpoint
     device:str='auto'     # Device: cpu, cuda, ...; auto = a GPU if there is one
 
-    def run(self)->int: # 0
+    def run(self)->int: # 0, or 1 if nothing was found
         "Choose temperatures, print them, and save them in the checkpoint"
         from winwin.temperature.checkpoint import choose_temperature, open_run
         from winwin.temperature.checkpoint import tempering_text, undo_temperature, write_tempering
@@ -405,8 +411,9 @@ class Temperature:
         files = write_tempering(run, found, self.out)
         print(tempering_text(found))
         for file in files: print(file)
-        self._keep(run, found)
-        return 0
+        if not found.nothing: self._keep(run, found)
+        else: print(f'{run.folder} is unchanged: nothing was found', file=sys.stderr)
+        return int(found.nothing)
 
 # %% ../nbs/91_cli.ipynb #d6d83f5b
 @patch
@@ -660,6 +667,9 @@ def _run(args):
     wrong = first not in _COMMANDS and not first.startswith('-')
     if wrong: return _wrong_name('command', first, _COMMANDS, 'winwin --help explains them')
     if first!='train': return _parse(args).run()
+    if len(args)>1 and not {args[1]} & {*list_names('presets'),'-h','--help'}:
+        from winwin.training.recipes import preset_name # it may be a name of an earlier version
+        args = [first, preset_name(args[1]), *args[2:]]
     text = _train_help(args[1:])
     if text: print(text)
     elif args[1].startswith('-'):

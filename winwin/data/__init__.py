@@ -4,16 +4,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .images import IMAGE_SUFFIXES, LABEL_SUFFIXES, DEPTH_SUFFIXES, read_image, read_labels
-    from .images import read_depth, to_images, load_image, fit_image, find_files, describe_folder
-    from .images import suffix_text, size_text
+    from .images import IMAGE_SUFFIXES, LABEL_SUFFIXES, DEPTH_SUFFIXES, read_image, stored_size
+    from .images import turned_text, read_labels, read_depth, to_images, check_range, load_image
+    from .images import fit_image, find_files, describe_folder, suffix_text, size_text
     from .pictures import ERROR_STEPS, check_flow, full_precision, mark_unknown, flow_wheel
     from .pictures import flow_to_color, wheel_picture, show_wheel, show_flow, show_arrows, warp
     from .pictures import show_warp, flow_error_map, error_shades, show_flow_error, class_palette
     from .pictures import depth_colors, heat_bytes
     from .flow_files import FLOW_FORMATS, check_dataset, read_flow, write_flow
-    from .folders import FileDataset, report_missing, paired_item, SegFolder, DepthFolder
-    from .folders import FlowPairs, natural_key, FlowFolder, FramePairs
+    from .folders import PAIR_ENDS, FileDataset, report_missing, paired_item, SegFolder
+    from .folders import DepthFolder, FlowPairs, natural_key, pair_ends, FlowFolder, FramePairs
+    from .folders import held_out, hold_out
     from .benchmarks import CITYSCAPES, CAMVID, check_choice, list_folders, archive_root
     from .benchmarks import check_count, BDD100K, CamVid, read_colours, NYUv2, NYUv2Folder
     from .benchmarks import FlyingChairs, FlyingThings3D, Sintel, TartanAir, Spring, KITTI
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
     from .catalogue import need_folders, Cityscapes, ADE20K, PascalVOC, CocoPanoptic, CocoNotes
     from .catalogue import read_coco, segments_to_classes, CocoShapes, paint_shapes, KITTIDepth
     from .catalogue import DIODE, HubItems, open_hub
+    from .items import ITEM_MAPS, as_item, item_text, first_checked, Careful, raise_errors
+    from .items import too_small, usual_size
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'IMAGE_SUFFIXES': 'images', 'LABEL_SUFFIXES': 'images', 'DEPTH_SUFFIXES': 'images',
-    'read_image': 'images', 'read_labels': 'images', 'read_depth': 'images', 'to_images': 'images',
-    'load_image': 'images', 'fit_image': 'images', 'find_files': 'images',
+    'read_image': 'images', 'stored_size': 'images', 'turned_text': 'images',
+    'read_labels': 'images', 'read_depth': 'images', 'to_images': 'images',
+    'check_range': 'images', 'load_image': 'images', 'fit_image': 'images', 'find_files': 'images',
     'describe_folder': 'images', 'suffix_text': 'images', 'size_text': 'images',
     'ERROR_STEPS': 'pictures', 'check_flow': 'pictures', 'full_precision': 'pictures',
     'mark_unknown': 'pictures', 'flow_wheel': 'pictures', 'flow_to_color': 'pictures',
@@ -36,9 +40,10 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'class_palette': 'pictures', 'depth_colors': 'pictures', 'heat_bytes': 'pictures',
     'FLOW_FORMATS': 'flow_files', 'check_dataset': 'flow_files', 'read_flow': 'flow_files',
     'write_flow': 'flow_files',
-    'FileDataset': 'folders', 'report_missing': 'folders', 'paired_item': 'folders',
-    'SegFolder': 'folders', 'DepthFolder': 'folders', 'FlowPairs': 'folders',
-    'natural_key': 'folders', 'FlowFolder': 'folders', 'FramePairs': 'folders',
+    'PAIR_ENDS': 'folders', 'FileDataset': 'folders', 'report_missing': 'folders',
+    'paired_item': 'folders', 'SegFolder': 'folders', 'DepthFolder': 'folders',
+    'FlowPairs': 'folders', 'natural_key': 'folders', 'pair_ends': 'folders',
+    'FlowFolder': 'folders', 'FramePairs': 'folders', 'held_out': 'folders', 'hold_out': 'folders',
     'CITYSCAPES': 'benchmarks', 'CAMVID': 'benchmarks', 'check_choice': 'benchmarks',
     'list_folders': 'benchmarks', 'archive_root': 'benchmarks', 'check_count': 'benchmarks',
     'BDD100K': 'benchmarks', 'CamVid': 'benchmarks', 'read_colours': 'benchmarks',
@@ -53,6 +58,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'read_coco': 'catalogue', 'segments_to_classes': 'catalogue', 'CocoShapes': 'catalogue',
     'paint_shapes': 'catalogue', 'KITTIDepth': 'catalogue', 'DIODE': 'catalogue',
     'HubItems': 'catalogue', 'open_hub': 'catalogue',
+    'ITEM_MAPS': 'items', 'as_item': 'items', 'item_text': 'items', 'first_checked': 'items',
+    'Careful': 'items', 'raise_errors': 'items', 'too_small': 'items', 'usual_size': 'items',
 }
 __all__ = [*_HOME]
 

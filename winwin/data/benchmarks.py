@@ -62,9 +62,7 @@ def check_count(
     report_missing([line], strict,
                    'complete the download, or pass strict=False to use what is there')
 
-def _select(data, keep):
-    "Keep only the items `keep` of a folder dataset"
-    for k in ('names','images','targets'): setattr(data, k, [getattr(data, k)[i] for i in keep])
+
 
 # %% ../../nbs/data/04_benchmarks.ipynb #b7a8a760
 CITYSCAPES = { # name: colour, in the order of the ids
@@ -128,7 +126,7 @@ class CamVid(SegFolder):
                          palette=_hex([o[0] for o in CAMVID.values()]), strict=strict,
                          transform=transform)
         if self.colours:
-            _select(self, [i for i,n in enumerate(self.names) if _camvid_split(n)==split])
+            self.keep([i for i,n in enumerate(self.names) if _camvid_split(n)==split])
         check_count(self, self.counts[split], split, strict)
 
     def load(self, i:int)->dict:
@@ -346,7 +344,7 @@ class NYUv2Folder(DepthFolder):
             raise ValueError(f'held_out {held_out} of {n} images in {root}; '
                              f'leave some on both sides')
         parts = dict(train=range(n-held_out), val=range(n-held_out, n), all=range(n))
-        _select(self, parts[split])
+        self.keep(parts[split])
         self.eigen = eigen
         self.border = border
 

@@ -15,7 +15,7 @@ import numpy as np, torch
 from torch import Tensor
 from ..machine import patch, read_array, read_text
 from .images import IMAGE_SUFFIXES, describe_folder, find_files, read_depth, read_image
-from .images import size_text, to_images
+from .images import size_text, to_images, turned_text
 from .folders import DepthFolder, FileDataset, SegFolder, paired_item, report_missing
 from .benchmarks import CITYSCAPES, archive_root, check_choice, check_count, list_folders
 
@@ -228,7 +228,8 @@ class CocoShapes(FileDataset):
         h,w = img.shape[1:]
         if (h,w)!=(entry['height'],entry['width']):
             raise ValueError(f'{path} is {size_text(img)} pixels, the JSON says '
-                             f'{entry["height"]}x{entry["width"]}; its shapes do not fit')
+                             f'{entry["height"]}x{entry["width"]}; its shapes do not fit'
+                             f'{turned_text(path)}')
         labels = paint_shapes(self.shapes[entry['id']], (h,w), self.ignore)
         return dict(image=img, labels=labels, name=self.names[i])
 

@@ -377,9 +377,10 @@ def _whole_size(model, size, dynamic):
     if size is None and dynamic: size = 4*P,5*P
     if size is None and recipe: size = recipe['train'].get('size') or recipe.get('frame')
     if size is None and recipe.get('data') in ('driving','layered'): size = recipe['image_size']
+    if size is None: size = _saved(model).get('image_size') # of the training images
     if size is None:
-        raise ValueError('the model does not say how large its images are; give size=(H,W) or '
-                         'dynamic=True')
+        raise ValueError('the model does not say how large its images are; give size=(H,W) '
+                         '(--size H W) or dynamic=True (--dynamic)')
     h,w = size
     if h<2*P or w<2*P:
         raise ValueError(f'images of {h}x{w} pixels have fewer than 2x2 patches of {P}; '

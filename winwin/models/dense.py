@@ -243,11 +243,12 @@ def _encoder(size, empty, mean=None, std=None, **over):
     return encoder
 
 # %% ../../nbs/models/06_dense.ipynb #b6623055
-def _dense(size, outputs, head, head_args=None, empty=(), **over):
+def _dense(size, outputs, head, head_args=None, empty=(), fit_head=False, **over):
     "Encoder and head of a size"
     if head not in _heads: raise ValueError(f'head {head!r} is unknown; use {", ".join(_heads)}')
     encoder = _encoder(size, empty, **over)
-    args = _head_args(head, size, encoder) | (head_args or {})
+    fitted = _fitted(head, encoder.dim) if fit_head else {}
+    args = _head_args(head, size, encoder) | fitted | (head_args or {})
     head = _part('head', empty, _heads[head], encoder.dim, outputs, encoder.patch_size, **args)
     return DenseModel(encoder, head)
 
@@ -255,6 +256,13 @@ def _head_args(head, size, encoder):
     "Arguments of a head that depend on the encoder"
     if size in ('micro','nano'): return _micro[head if head in _micro else 'dpt']
     return dict(stride=2) if head in ('convnext','upsample') and encoder.patch_size%4==2 else {}
+
+def _fitted(head, dim):
+    "Arguments of a head in proportion to an encoder of `dim` channels; none from 768 on"
+    if dim>=768: return {}
+    if head=='convnext': return dict(hidden=dim//2)
+    if head not in ('dpt','decoupled'): return {}
+    return dict(layer_dims=[dim//8,dim//4,dim//2,dim], feature_dim=dim//3)
 
 def _seg(size, num_classes=19, head='convnext', **over):
     return _dense(size, num_classes, head, **over)
@@ -291,7 +299,7 @@ def _pretrain(size, **over): return CompletionModel(*_binocular(size, **over))
 
 # %% ../../nbs/models/06_dense.ipynb #16404a14
 def _flow(size, head='dpt', num_outputs=None, flow_scale=1., head_args=None, empty=(), scaled=2,
-          **over):
+          fit_head=False, **over):
     "Encoder, decoder and head of a size"
     if head=='matching':
         return _matching(size, num_outputs, flow_scale, head_args, empty, **over)
@@ -303,7 +311,8 @@ def _flow(size, head='dpt', num_outputs=None, flow_scale=1., head_args=None, emp
         hooks = dpt_hooks(encoder.depth, dec.depth)
         dims = [encoder.dim if h<encoder.depth else dec.dim for h in hooks]
     else: dims = dec.dim
-    args = _head_args(head, size, encoder) | (head_args or {})
+    fitted = _fitted(head, encoder.dim) if fit_head else {}
+    args = _head_args(head, size, encoder) | fitted | (head_args or {})
     head = _part('head', empty, heads[head], dims, num_outputs or 3, encoder.patch_size, **args)
     return FlowModel(encoder, dec, head, flow_scale, scaled=scaled)
 
@@ -394,9 +403,9 @@ def create_model(
     **over,                     # Arguments to change: of the encoder, `head`, `num_classes`
 )->nn.Module: # With weights from a file, its `loaded` lists what was left out of it
     "A model by name, with fresh weights unless there are `weights` or, for timm's, `pretrained`"
-    if weights is None: return build_model(name, over)
-    if ':' in name: return build_model(name, over | dict(checkpoint=weights))
-    model = build_model(name, over, ('encoder',))
+    if weights is None: return build_model(name, over, fit_head=True)
+    if ':' in name: return build_model(name, over | dict(checkpoint=weights), fit_head=True)
+    model = build_model(name, over, ('encoder',), fit_head=True)
     model.loaded = fill_vit(model.encoder, weights, deeper=isinstance(model, MatchingModel))
     model.loaded['fresh'] = sorted({k.split('.')[0] for k in model.state_dict()} - {'encoder'})
     return model
@@ -406,10 +415,18 @@ def build_model(
     name:str,                   # One of `list_models()`
     over:dict,                  # Arguments that differ from the name's own
     empty:Sequence[str]=(),     # Parts without values: 'encoder', 'decoder', 'head'
+    fit_head:bool=False,        # A head in proportion to the encoder; else the paper's
 )->nn.Module: # Its `config` has name and arguments
     "A model by name; the parts in `empty` have no values yet"
     task,size,head = _parse_name(name)
-    model = _tasks[task](size, **head | over, **dict(empty=empty) if empty else {})
-    model.config = dict(name=name, arguments={k: v for k,v in over.items()
-                                              if k not in ('pretrained','checkpoint')})
+    args = head | over
+    usual = dict(seg='convnext', depth='dpt', flow='dpt', dense='dpt', pair='dpt')
+    kind = args.get('head', usual.get(task))
+    fit_head = fit_head and size not in ('micro','nano') and kind in ('convnext','dpt','decoupled')
+    more = dict(empty=empty) if empty else {}
+    model = _tasks[task](size, **args, **more, **dict(fit_head=True) if fit_head else {})
+    kept = {k: v for k,v in over.items() if k not in ('pretrained','checkpoint')}
+    fitted = _fitted(kind, model.encoder.dim) if fit_head else {}
+    if fitted: kept['head_args'] = fitted | (over.get('head_args') or {})
+    model.config = dict(name=name, arguments=kept)
     return model

@@ -75,12 +75,16 @@ def _import_file(path):
 def make_task(
     name:str,             # Such as 'seg', 'depth' or 'flow', or a file as 'my_tasks.py:Edges'
     data:Dataset=None,    # Provides class names and colours, if the task has any
+    model:nn.Module=None, # Counts the classes if the data does not
     **options,            # Fields of the task, such as label_smoothing=.1 or kind='berhu'
 )->Task:
     "The task called `name`, with the classes, palette and ignored label of the data"
     kind = task_class(name)
     options = kind.data_fields(data)|options
-    if 'classes' in {o.name for o in fields(kind)} and not len(options.get('classes', ())):
+    nameless = 'classes' in {o.name for o in fields(kind)} and not len(options.get('classes', ()))
+    if nameless and model is not None and model_outputs(model):
+        options['classes'] = tuple(map(str, range(model_outputs(model))))
+    elif nameless:
         raise ValueError('the data does not say how many classes it has; give the task '
                          'classes=, or use data with names or num_classes')
     return kind(**options)

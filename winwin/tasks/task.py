@@ -21,6 +21,7 @@ from ..windows.layout import Windows, crop_windows
 from ..windows.schemes import Scheme
 from ..windows.tokens import pad_to_patches, unpad
 from ..data.augment import MAP_KINDS, MapKind
+from ..data.items import Careful, as_item, first_checked, item_text, raise_errors
 
 # %% ../../nbs/tasks/00_task.ipynb #6c392957
 class Task:
@@ -73,7 +74,7 @@ def select(self:Task, item:dict)->dict[str,Tensor]: # Only the `keys`
     "The `keys` of an item; one that lacks a key, or has maps of another size, is an error"
     if lost := [k for k in self.keys if k not in item]:
         raise ValueError(f'there is no {lost[0]!r}, which the task {self.name} needs; it has '
-                         f'{", ".join(item)}')
+                         f'{", ".join(item)}; {item_text(self.keys)}')
     size = item['image'].shape[-2:]
     if bad := [k for k in self.keys if item[k].shape[-2:]!=size]:
         raise ValueError(f'{bad[0]} has shape {tuple(item[bad[0]].shape)}, the image is '
@@ -427,12 +428,13 @@ def evaluate(
     rank,world = (dist.get_rank(),dist.get_world_size()) if many else (0,1)
     device = next(model.parameters()).device if device is None else torch.device(device)
     mine = Subset(data, range(rank, len(data), world))
-    loader = DataLoader(mine, batch_size=None, num_workers=workers,
+    loader = DataLoader(Careful(mine), batch_size=None, num_workers=workers,
                         worker_init_fn=ignore_stop_signals)
     bar = tqdm(loader, desc='evaluate', disable=not progress or rank>0, leave=False)
     metrics = task.metrics()
     with evaluating(model), torch.inference_mode():
-        for item in bar:
+        items = (as_item(item, task.keys) for item in raise_errors(bar))
+        for item in first_checked(items, model):
             batch = {k: v[None].to(device) for k,v in task.select(item).items()}
             if read is None: maps = task.predict(model, batch)
             else: maps = read(model, *(batch[k] for k in task.inputs))

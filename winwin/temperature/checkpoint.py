@@ -8,7 +8,7 @@ __all__ = ['TrainedRun', 'open_run', 'Tempering', 'choose_temperature', 'theory_
            'write_tempering']
 
 # %% ../../nbs/temperature/04_checkpoint.ipynb #b7ceb2bd
-import hashlib, json, math, time
+import hashlib, json, math, time, warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,13 @@ class Tempering:
     before:dict        # Previous temperatures, see `temperature_dict`
     after:dict         # Current temperatures
 
+    @property
+    def nothing(self)->bool:
+        "Whether a match or a sweep found nothing, so that 1 is kept everywhere"
+        if self.way=='sweep': return self.found.doubt is not None
+        if self.way!='match' or not self.found.unmatched: return False
+        return all((torch.as_tensor(t)==1).all() for t in self.found.tau.values())
+
 # %% ../../nbs/temperature/04_checkpoint.ipynb #acb2db33
 def choose_temperature(
     run:TrainedRun,       # From `open_run`; its model gets the temperature
@@ -98,8 +105,11 @@ def choose_temperature(
     loss = FullLoss(run.data, run.task, n)
     before = temperature_dict(run.model)
     start = time.perf_counter()
-    found,numbers = _ways[way](run, loss, dict(kind=kind, per=per, steps=steps, fine=fine,
-                                               held=held, work=work, progress=progress))
+    options = dict(kind=kind, per=per, steps=steps, fine=fine, held=held, work=work,
+                   progress=progress)
+    with warnings.catch_warnings(): # the text has the doubts
+        warnings.simplefilter('ignore')
+        found,numbers = _ways[way](run, loss, options)
     common = dict(way=way, kind=kind, images=len(loss), seconds=round(time.perf_counter()-start, 1))
     common |= theory_numbers(run, loss.frames(1, run.model.patch_size))
     return Tempering(way, found, common|numbers, before, temperature_dict(run.model))
@@ -138,8 +148,9 @@ def _match(run, loss, o):
     frames = loss.frames(len(loss), run.model.patch_size)
     m = match_temperature(run.model, frames, run.recipe.train.windows, per=o['per'] or 'model',
                           kind=o['kind'])
-    return m,dict(tau=m.mean, by=m.by, at_bounds=m.at_bounds, windows_mean=_round(m.train),
-                  full_mean=_round(m.plain), tempered_mean=_round(m.full))
+    return m,dict(tau=m.mean, by=m.by, unmatched=m.unmatched, doubt=m.doubt,
+                  windows_mean=_round(m.train), full_mean=_round(m.plain),
+                  tempered_mean=_round(m.full))
 
 def _learn(run, loss, o):
     "Learn one temperature per head by gradient descent: needs labels"
@@ -166,10 +177,11 @@ def _sweep(run, loss, o):
     found = sweep_temperature(run.model, loss, wide_taus, o['kind'], not o['fine'], path=path,
                               progress=o['progress'])
     if path: path.unlink(missing_ok=True)
-    before,after = (found.values[found.taus.index(t)] for t in (1.,found.best))
+    kept = 1. if found.doubt else found.best
+    before,after = (found.values[found.taus.index(t)] for t in (1.,kept))
     losses = [[round(x, 6) for x in images] for images in found.scores]
-    return found,dict(tau=found.tau, best=found.best, loss_before=before, loss_after=after,
-                      error=found.noise, taus=found.taus, losses=losses)
+    return found,dict(tau=found.tau, best=found.best, doubt=found.doubt, loss_before=before,
+                      loss_after=after, error=found.noise, taus=found.taus, losses=losses)
 
 # %% ../../nbs/temperature/04_checkpoint.ipynb #b4384de5
 def _compare(run, loss, o):
@@ -199,13 +211,10 @@ def tempering_text(
     lines = [repr(t.found) if t.way=='learn' else f'tau = {n["tau"]:.3f} in {n["kind"]} layers']
     if t.way=='match':
         lines.append(f'matched by {n["by"]}, {images}')
-        if n['tau']==1: lines.append('no other temperature brings full images closer to windows')
-        if n['at_bounds']: lines.append('at the end of the range: nothing in it matches')
     if t.way=='sweep':
         lines.append(f'loss {n["loss_before"]:.4f} -> {n["loss_after"]:.4f}, error of the '
                      f'difference {n["error"]:.4f}, {len(n["taus"])} temperatures, {images}')
-        if n['best'] in (n['taus'][0],n['taus'][-1]):
-            lines.append('the best one is at an end of the range')
+    if n.get('doubt'): lines.append(n['doubt'])
     return '\n  '.join([*lines, f'{seen} tokens in training, {full} in full: {_theory_text(n)}'])
 
 def _theory_text(n):

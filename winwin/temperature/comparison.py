@@ -7,7 +7,7 @@ __all__ = ['wide_taus', 'FullLoss', 'ImageScores', 'TemperatureTable', 'differen
            'compare_temperatures', 'token_counts']
 
 # %% ../../nbs/temperature/03_comparison.ipynb #9274be2c
-import time
+import time, warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
@@ -226,13 +226,16 @@ def _add_way(table, model, held, way, choose):
     "Choose temperatures by one method, and add its score and cost to the table"
     set_temperature(model, 1.)
     start = time.perf_counter()
-    if choose is not None: choose()
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore') # where nothing is found, the table has 1
+        if choose is not None: choose()
     spent = time.perf_counter()-start
     table.taus[way] = get_temperature(model)
     with torch.no_grad(): table.scored[way] = held.scores(model)
     row = dict(way=way, seconds=spent, labels=way in ('swept','learned'))
     table.rows.append(row | _numbers(table, way))
 
+# %% ../../nbs/temperature/03_comparison.ipynb #1563604f
 def _numbers(table, way):
     "Mean temperature, loss and score of one method, and their differences to 'none'"
     scores = table.scored[way]

@@ -6,12 +6,13 @@
 __all__ = ['output_sizes', 'Match', 'match_temperature']
 
 # %% ../../nbs/temperature/01_matching.ipynb #20112fb6
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 import torch, torch.nn as nn
 from torch import Tensor
-from ..machine import evaluating, patch, patch_property
+from ..machine import evaluating, patch, patch_property, plural
 from ..windows.layout import Windows
 from ..windows.schemes import Scheme
 from ..models.dense import DenseModel
@@ -67,6 +68,7 @@ class Match:
     full:dict[str,Tensor]         # In the full image with `tau`
     bounds:tuple[float,float]     # Range that was searched
     tokens:tuple[int,int]         # Seen in training, and in full
+    unmatched:list[str]           # Layers that nothing in the range matches; they keep 1
 
     def __repr__(self): return self.table()
 
@@ -78,12 +80,17 @@ def mean(self:Match)->float:
                         for t in self.tau.values()]).mean().item()
 
 @patch_property
-def at_bounds(self:Match)->list[str]:
-    "Layers with a temperature at a bound"
-    lo = self.bounds[0]*1.001
-    hi = self.bounds[1]*.999
-    return [n for n,t in self.tau.items()
-            if not lo<=torch.as_tensor(t).min()<=torch.as_tensor(t).max()<=hi]
+def doubt(self:Match)->str|None:
+    "Why the temperatures should not be trusted, and what to try instead; none: no reason"
+    other = 'log_ratio (--ratio) needs no match, sweep_temperature (--sweep) uses labels'
+    if self.unmatched:
+        lo,hi = self.bounds
+        heads = 'some heads of ' if any(torch.is_tensor(t) for t in self.tau.values()) else ''
+        which = f'{heads}{len(self.unmatched)} of {plural(len(self.tau), "layer")}'
+        return f'no temperature from {lo:g} to {hi:g} matches {which}, which keep 1; {other}'
+    lowest = min(torch.as_tensor(t).min().item() for t in self.tau.values())
+    if lowest>=.8: return None
+    return f'temperature {lowest:.2f} is below 0.8 and flattens attention; check it: {other}'
 
 @patch
 def table(self:Match)->str:
@@ -116,16 +123,19 @@ def match_temperature(
     with evaluating(model), torch.no_grad():
         views,full = make_views(model, imgs, windows, draws, generator)
         tokens = views[0].weights[0].shape[1],full.weights[0].shape[1]
-        try: layers,*means = _match(model, layers, views, full, before, per, by, bounds)
+        try:
+            layers,unmatched,*means = _match(model, layers, views, full, before, per, by, bounds)
         except BaseException:
             for n,m in every.items(): set_layer_tau(m, before[n])
             raise
     tau = {n: layer_tau(m) for n,m in layers.items()}
-    return Match(tau, before, by, *means, bounds, tokens)
+    found = Match(tau, before, by, *means, bounds, tokens, unmatched)
+    if found.doubt: warnings.warn(found.doubt, stacklevel=2)
+    return found
 
 # %% ../../nbs/temperature/01_matching.ipynb #4af44f80
 def _match(model, layers, views, full, before, per, by, bounds):
-    "The matched layers, and their means in windows, in full, and in full with the temperatures set"
+    "Layers, those without a match, and means in windows, in full, and in full with the new ones"
     every = attention_layers(model)
     run = _trunk(model)
     for m in every.values(): set_layer_tau(m, 1.) # as trained
@@ -133,14 +143,16 @@ def _match(model, layers, views, full, before, per, by, bounds):
     for n,m in every.items(): set_layer_tau(m, 1. if n in layers else before[n])
     plain = _means(run, layers, [full], by)
     layers = {n: m for n,m in layers.items() if n in train and n in plain} # not local ones
-    if per=='model': after = _solve_model(run, layers, full, train, plain, by, bounds)
+    unmatched = []
+    if per=='model': after = _solve_model(run, layers, full, train, plain, by, bounds, unmatched)
     else:
         def choose(name, layer, taus, means):
-            _set_crossing(layer, taus, means, train[name], per, by)
+            found = _set_crossing(layer, taus, means, train[name], per, by)
+            if not found: unmatched.append(name)
         solve = _solve_by_output if by=='output' else _solve_by_attention
         solve(run, layers, full, choose, bounds, by)
         after = _means(run, layers, [full], by)
-    return layers,train,plain,after
+    return layers,unmatched,train,plain,after
 
 # %% ../../nbs/temperature/01_matching.ipynb #3aa9006b
 def _solve_by_output(model, layers, full, choose, bounds, by):
@@ -177,24 +189,26 @@ def _solve_by_attention(model, layers, full, choose, bounds, by):
 
 # %% ../../nbs/temperature/01_matching.ipynb #2ba07512
 def _set_crossing(layer, taus, means, want, per, by):
-    "Set a layer to the temperature at which its means (heads or 1,taus) equal `want`"
+    "Set a layer to where its means (heads or 1,taus) equal `want`, else 1; whether all are found"
     want = want[:,None]
     if per=='layer':
         means = means.mean(0, keepdim=True)
         want = want.mean(0, keepdim=True)
     tau = _crossing(taus, _signs[by]*(means-want)).float()
-    set_layer_tau(layer, tau if per=='head' else tau[0].item())
+    kept = tau.nan_to_num(1.)
+    set_layer_tau(layer, kept if per=='head' else kept[0].item())
+    return not tau.isnan().any()
 
 def _crossing(taus, off):
-    "Where each row of `off` (heads,T) rises through zero, nearest to 1, or else is nearest to 0"
-    up = (off[:,:-1]<0) & (off[:,1:]>=0)
+    "Where each row of `off` (heads,T) rises through zero, nearest to 1; NaN if it never does"
     at = taus[:-1]-off[:,:-1]/(off[:,1:]-off[:,:-1])*(taus[1:]-taus[:-1])
+    up = (off[:,:-1]<0) & (off[:,1:]>=0) & (at<taus[-1]*.999)
     best = torch.where(up, (at.log()).abs(), torch.inf).argmin(1, keepdim=True)
-    return torch.where(up.any(1), at.gather(1, best)[:,0], taus[off.abs().argmin(1)])
+    return torch.where(up.any(1), at.gather(1, best)[:,0], torch.nan)
 
 # %% ../../nbs/temperature/01_matching.ipynb #695d798d
-def _solve_model(model, layers, full, train, plain, by, bounds, tol=5e-4):
-    "Set all layers to the temperature that closes the gap; returns their means in full images"
+def _solve_model(model, layers, full, train, plain, by, bounds, unmatched, tol=5e-4):
+    "Set all layers to the temperature that closes the gap, or to 1; returns their means in full"
     lo,hi = bounds
     last = plain
     def gap(means): # above 0: too sharp; all layers have the same weight
@@ -209,7 +223,9 @@ def _solve_model(model, layers, full, train, plain, by, bounds, tol=5e-4):
     if abs(first)<tol and lo<=1<=hi: return plain
     near,near_gap,far,far_gap = _bracket(off, first, lo, hi)
     if near_gap*far_gap<=0: _false_position(off, near, near_gap, far, far_gap, tol)
-    elif abs(far_gap)>=abs(first) and lo<=1<=hi: off(1.) # no crossing, and no end better than 1
+    else: # no crossing: the end of the range is no result
+        unmatched += layers
+        off(1.)
     return last
 
 # %% ../../nbs/temperature/01_matching.ipynb #8301e5c8

@@ -6,7 +6,7 @@
 __all__ = ['sweep_temperature', 'Sweep', 'learn_temperature', 'Learned']
 
 # %% ../../nbs/temperature/02_search.ipynb #a73fc830
-import json, math
+import json, math, warnings
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def sweep_temperature(
     higher:bool=False,              # More is better: a metric instead of a loss
     path:str|Path|None=None,        # JSON file of scores, to resume from
     progress:bool=True,             # Show a bar
-)->'Sweep': # The curve; the model is set to its minimum
+)->'Sweep': # The curve; the model is set to its minimum, or to 1 if that is outside
     "Score a model at many temperatures, and set the best"
     taus = [round(1+i/50, 2) for i in range(51)] if taus is None else [float(t) for t in taus]
     if len(taus)<3 or sorted(set(taus))!=taus:
@@ -40,12 +40,12 @@ def sweep_temperature(
         bar.update()
         _measure(model, score, taus[i], kind, done, path)
         return (-1 if higher else 1)*sum(done[taus[i]])/len(done[taus[i]])
-    measure = _valley if coarse else _all
     try:
-        with evaluating(model), bar: tried = measure(at, len(taus))
+        with evaluating(model), bar: tried = (_valley if coarse else _all)(at, len(taus))
     finally: set_temperature(model, before)
     out = Sweep([taus[i] for i in tried], [done[taus[i]] for i in tried], before, kind, higher)
     set_temperature(model, out.tau, kind)
+    if out.doubt: warnings.warn(out.doubt, stacklevel=2)
     return out
 
 # %% ../../nbs/temperature/02_search.ipynb #c4ca8f15
@@ -107,8 +107,17 @@ def best(self:Sweep)->float:
     return self.taus[v.index(max(v) if self.higher else min(v))]
 
 @patch_property
+def doubt(self:Sweep)->str|None:
+    "What is wrong if the best temperature is at an end of the range; none: it is inside, or 1"
+    if self.best not in (self.taus[0],self.taus[-1]) or self.best==1: return None
+    return (f'the best temperature, {self.best:g}, is at an end of the range from '
+            f'{self.taus[0]:g} to {self.taus[-1]:g}, so the minimum is not in it: 1 is kept; try '
+            f'a wider range, or train longer')
+
+@patch_property
 def tau(self:Sweep)->float:
-    "Minimum of a parabola through the points around the best; the best itself if there is none"
+    "Minimum of a parabola through the points around the best; 1 if that is at an end"
+    if self.doubt: return 1.
     return _vertex(self.taus, [-v if self.higher else v for v in self.values], self.best)
 
 @patch_property
@@ -129,7 +138,8 @@ def show(self:Sweep,
     import matplotlib.pyplot as plt
     if ax is None: _,ax = plt.subplots(figsize=(3.6,2.4), layout='constrained')
     ax.plot(self.taus, self.values, 'o-', ms=2.5, lw=1)
-    ax.axvline(self.tau, c='C3', lw=1, label=f'best {self.tau:.3f}')
+    word = 'kept' if self.doubt else 'best'
+    ax.axvline(self.tau, c='C3', lw=1, label=f'{word} {self.tau:.3f}')
     ax.axvline(1, c='.6', lw=.8, ls=':')
     ax.legend(fontsize=8)
     ax.set(xlabel='temperature', ylabel=label)

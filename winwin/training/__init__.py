@@ -7,9 +7,9 @@ if TYPE_CHECKING:
     from .log import RunLog, read_log, show_log, LiveCurve
     from .loop import TrainConfig, read_config, make_optimizer, make_schedule, TrainRun, train_step
     from .loop import TrainResult, fit, resume
-    from .recipes import presets, Recipe, change, read_recipe, get_preset, paper_variants
-    from .recipes import recipe_variants, recipe_data, recipe_task, recipe_model, recipe_augment
-    from .recipes import train_recipe
+    from .recipes import presets, Recipe, change, read_recipe, get_preset, preset_name
+    from .recipes import paper_variants, recipe_variants, recipe_data, recipe_task, recipe_model
+    from .recipes import recipe_augment, held_out_text, check_held_out, size_problems, train_recipe
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'RunLog': 'log', 'read_log': 'log', 'show_log': 'log', 'LiveCurve': 'log',
@@ -17,9 +17,10 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'make_schedule': 'loop', 'TrainRun': 'loop', 'train_step': 'loop', 'TrainResult': 'loop',
     'fit': 'loop', 'resume': 'loop',
     'presets': 'recipes', 'Recipe': 'recipes', 'change': 'recipes', 'read_recipe': 'recipes',
-    'get_preset': 'recipes', 'paper_variants': 'recipes', 'recipe_variants': 'recipes',
-    'recipe_data': 'recipes', 'recipe_task': 'recipes', 'recipe_model': 'recipes',
-    'recipe_augment': 'recipes', 'train_recipe': 'recipes',
+    'get_preset': 'recipes', 'preset_name': 'recipes', 'paper_variants': 'recipes',
+    'recipe_variants': 'recipes', 'recipe_data': 'recipes', 'recipe_task': 'recipes',
+    'recipe_model': 'recipes', 'recipe_augment': 'recipes', 'held_out_text': 'recipes',
+    'check_held_out': 'recipes', 'size_problems': 'recipes', 'train_recipe': 'recipes',
 }
 __all__ = [*_HOME]
 

@@ -7,7 +7,7 @@ __all__ = ['TrainConfig', 'read_config', 'make_optimizer', 'make_schedule', 'Tra
            'train_step', 'TrainResult', 'fit', 'resume']
 
 # %% ../../nbs/training/03_loop.ipynb #b0fc6e96
-import copy, json, math, os, re, signal, threading
+import copy, json, math, os, signal, threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
@@ -25,7 +25,9 @@ from .. import __version__
 from ..machine import find_folder, hold_folder, patch, patch_property, write_folder
 from ..machine import write_tensors
 from ..windows.schemes import parse_scheme
-from ..models.hub import load_model, save_model as write_model, temperature_dict
+from ..data.items import first_checked
+from ..models.hub import check_savable, load_model, save_model as write_model
+from ..models.hub import temperature_dict
 from ..tasks.task import Task, evaluate
 from ..tasks.registry import make_task
 from .streams import ItemStream, batches as item_batches, derive_seed
@@ -122,7 +124,7 @@ class TrainRun:
         extra:dict|None=None,                      # For the checkpoint's config, as JSON
     ):
         self.config = config
-        self.task = task or make_task(config.task, data)
+        self.task = task or make_task(config.task, data, model)
         self.out = out
         self.extra = extra or {}
         self.patch = model.patch_size
@@ -156,22 +158,17 @@ def batches(self:TrainRun)->Iterator[dict]:
                           acc.device.type=='cuda', choose)
     return _save_if_loading_fails(self, source)
 
-# %% ../../nbs/training/03_loop.ipynb #7fcd8e25
+# %% ../../nbs/training/03_loop.ipynb #76750499
 def _save_if_loading_fails(run, source):
     "The batches of `source`; if a process that loads them dies, the steps so far are saved"
     try: yield from source
-    except (RuntimeError,ValueError,OSError) as error:
+    except RuntimeError as error:
         text = str(error)
         if text.startswith('DataLoader worker'): # out of memory, as a rule
             if run.step and run.accelerator.num_processes==1: run.save() # others still wait
             raise OSError(f'a process that loads data was killed after step {run.step}: {text}. '
                           f'It may have run out of memory: take fewer workers') from error
-        if not text.startswith('Caught '): raise
-        last = re.split(r'\n\w*Error: ', text)[-1] # behind the traceback of the worker
-        raise ValueError(last.strip()) from error
-    finally: # a traceback that somebody keeps would keep the processes too
-        end = getattr(source, '_shutdown_workers', None)
-        if end is not None: end()
+        raise
 
 # %% ../../nbs/training/03_loop.ipynb #5fb318e5
 @patch
@@ -243,7 +240,7 @@ def save(self:TrainRun):
         write_state(folder, state)
     write_folder(self.out/'last', write)
 
-# %% ../../nbs/training/03_loop.ipynb #98145c07
+# %% ../../nbs/training/03_loop.ipynb #9c9b610a
 @patch
 def _check_finite(self:TrainRun, *weights):
     "Raise an error rather than replace a good checkpoint by one that cannot be resumed"
@@ -364,7 +361,8 @@ def _save_batch(run, batch, loss, folder):
 def _all_steps(run, valid, log):
     "Do the steps that are left"
     cfg = run.config
-    with closing(run.batches()) as source:
+    with closing(run.batches()) as loaded:
+        source = first_checked(loaded, run.raw)
         while run.step<cfg.steps:
             log.step(train_step(run, source))
             last = run.step==cfg.steps
@@ -449,13 +447,14 @@ def fit(
     if out is not None and not hasattr(model, 'config'):
         raise ValueError('the model has no config, so a checkpoint could not be loaded again; use '
                          'create_model, or out=None')
+    if out is not None: check_savable(model)
     with _alone_in(out):
         if out is not None and find_folder(out/'last'):
             raise ValueError(f'{out} holds a run already; resume({str(out)!r}, data) continues it')
         run = TrainRun(model, data, config, task, transform, out, extra)
         return _train(run, valid, progress, watch)
 
-# %% ../../nbs/training/03_loop.ipynb #f5855ae5
+# %% ../../nbs/training/03_loop.ipynb #81028853
 def _alone_in(out):
     "Context in which no other run writes to `out`; the first of several processes asks for it"
     first = os.environ.get('RANK', '0')=='0'
@@ -490,7 +489,7 @@ def resume(
             raise ValueError(f'{out/"last"} cannot be resumed: {error!r}') from error
         return _train(run, valid, progress, watch)
 
-# %% ../../nbs/training/03_loop.ipynb #0e0b9688
+# %% ../../nbs/training/03_loop.ipynb #07cd8d3c
 def _read_checkpoint(last):
     "Model, state and settings of a checkpoint; an error names the folder if they do not fit"
     model = load_model(last)

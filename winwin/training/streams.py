@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from ..machine import default_device, ignore_stop_signals, patch
 from ..data.augment import MapKind, fit_to_patches, resize_item
+from ..data.items import Careful, as_item, item_text, raise_errors
 
 # %% ../../nbs/training/00_streams.ipynb #e926bc1e
 def derive_seed(
@@ -75,10 +76,11 @@ def _make(self:ItemStream, i, epoch):
     "Item `i` with `keys` only, resized and augmented"
     # a `Mix` has other items in every epoch
     item = self.data.at(i, epoch) if hasattr(self.data, 'at') else self.data[i]
+    item = as_item(item, self.keys)
     if self.select is not None: item = self.select(item)
     if lost := [k for k in self.keys if k not in item]:
         raise ValueError(f'item {i} has no {lost[0]!r}, which the task needs; it has '
-                         f'{", ".join(item)}')
+                         f'{", ".join(item)}; {item_text(self.keys)}')
     item = {k: item[k] for k in self.keys}
     if self.size is not None: item = resize_item(item, self.size, self.kinds)
     return item if self.transform is None else self.transform(item)
@@ -113,15 +115,30 @@ def batches(
     one = dict(batch=batch, accumulate=accumulate, world=world)
     order = (draws_of(step, i, rank, **one) for step in steps for i in range(accumulate))
     collate = partial(_collate, choose, draws.seed)
-    return iter(DataLoader(draws, batch_sampler=order, num_workers=workers, collate_fn=collate,
-                           pin_memory=pin_memory, worker_init_fn=ignore_stop_signals))
+    loader = DataLoader(Careful(draws), batch_sampler=order, num_workers=workers,
+                        collate_fn=collate, pin_memory=pin_memory,
+                        worker_init_fn=ignore_stop_signals)
+    return _end_workers(iter(loader))
+
+def _end_workers(source):
+    "The batches of `source`; the processes that load them end with it"
+    try: yield from raise_errors(source)
+    finally: # a traceback that somebody keeps would keep them too
+        end = getattr(source, '_shutdown_workers', None)
+        if end is not None: end()
 
 def _collate(choose, seed, items):
-    "Items as a batch, with windows if `choose` draws them"
-    batch = stack(items)
-    if choose is None: return batch
-    rng = derive_generator(seed, 3, batch['draw'][0].item())
-    with default_device('cpu'): return choose(batch, generator=rng)
+    "Items as a batch, with windows if `choose` draws them; an error among them is passed on"
+    error = next((o for o in items if isinstance(o, Exception)), None)
+    if error is not None: return error
+    try:
+        batch = stack(items)
+        if choose is None: return batch
+        rng = derive_generator(seed, 3, batch['draw'][0].item())
+        with default_device('cpu'): return choose(batch, generator=rng)
+    except ValueError as error: # raised in the main process
+        which = ', '.join(str(o['index'].item()) for o in items)
+        return ValueError(f'{error} (items {which} of the training set)')
 
 # %% ../../nbs/training/00_streams.ipynb #69fd3fe5
 def stack(
