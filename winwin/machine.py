@@ -208,7 +208,7 @@ def finish_write(
     "Finish the renames that a crash interrupted, and return the folder"
     path = Path(path)
     new,old = (path.with_name(f'{path.name}.{k}') for k in ('new','old'))
-    if new.exists() and _is_whole(new, path):
+    if _is_whole(new, path):
         shutil.rmtree(old, ignore_errors=True)
         if path.exists(): path.rename(old)
         new.rename(path)
@@ -218,8 +218,10 @@ def finish_write(
 
 def _is_whole(new, path):
     "Whether `new` has all files of the folder it shall replace"
-    if not path.is_dir(): return new.is_dir() and any(new.iterdir())
-    return new.is_dir() and {p.name for p in path.iterdir()} <= {p.name for p in new.iterdir()}
+    try: there = {p.name for p in new.iterdir()}
+    except OSError: return False # it is none, or a writer has just renamed it
+    try: return bool(there) and {p.name for p in path.iterdir()} <= there
+    except OSError: return bool(there)
 
 # %% ../nbs/00_machine.ipynb #c917a73e
 def _swap(one, other):
@@ -243,8 +245,10 @@ def find_folder(
     "The newest complete folder, whatever a writer is doing"
     path = Path(path)
     new,old = (path.with_name(f'{path.name}.{k}') for k in ('new','old'))
-    if new.exists() and _is_whole(new, path): return new
-    return next((o for o in (path,old) if o.exists()), None)
+    for attempt in range(3): # a writer may rename between two looks
+        if _is_whole(new, path): return new
+        found = next((o for o in (path,old) if o.exists()), None)
+        if found is not None: return found
 
 # %% ../nbs/00_machine.ipynb #86df46f8
 def read_folder(

@@ -55,7 +55,7 @@ def compare_runs(
     image = _image_error(comparison, folder, seeds, score, statistics.mean(theirs))
     cpu = sum(r['train_cpu_s'] for r in runs if r['seed'] in seeds and r['case'] in
               {o.split(': ')[0] for o in (comparison.ours,comparison.theirs)})
-    return dict(score=score, ours=statistics.mean(ours), theirs=statistics.mean(theirs),
+    return dict(score=score, images=image is not None, ours=statistics.mean(ours), theirs=statistics.mean(theirs),
                 difference=statistics.mean(each), each=each, seeds=len(seeds), cpu_min=cpu/60,
                 error=max([*errors,*([] if image is None else [image])], default=None))
 
@@ -371,9 +371,10 @@ def _comparison_text(comparison, found, verdict):
                    ((comparison.ours,'ours'),(comparison.theirs,'theirs')))
     error = found['error']
     error = '' if error is None else f' ± {error:.{1 if error>=.1 else 2}f}'
+    alone = '' if found['images'] else ' over seeds alone'
     paper = '' if comparison.paper is None else f', in the paper {comparison.paper:+.1f}'
     seeds = plural(found['seeds'], 'seed')
-    return (f'{ours}; {theirs}: {found["difference"]:+.1f}{error} {unit}{paper} ({score}, {seeds}, '
+    return (f'{ours}; {theirs}: {found["difference"]:+.1f}{error} {unit}{alone}{paper} ({score}, {seeds}, '
             f'{found["cpu_min"]:.0f} CPU min, `winwin study {comparison.study}`): {verdict}')
 
 # %% ../../nbs/experiments/07_claims.ipynb #415f2c67

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 import torch, torch.nn as nn
 from torch import Tensor
-from ..machine import find_folder, read_folder, read_json, read_tensors, write_tensors
+from ..machine import read_folder, read_json, read_tensors, write_tensors
 
 # %% ../../nbs/training/01_checkpoints.ipynb #53b681ff
 def pack_state(
@@ -122,9 +122,9 @@ def find_model(
     "The model in a folder: its own, else the best of the run, else the last"
     path = Path(path)
     if (path/'config.json').is_file(): return path
+    def has_model(at): return (at/'config.json').is_file()
     for name in ('best','last'):
-        found = find_folder(path/name)
-        if found is not None and (found/'config.json').is_file(): return path/name
+        if read_folder(path/name, has_model): return path/name
     what = 'does not exist' if not path.exists() else 'holds neither a model nor a run'
     raise FileNotFoundError(f'{path} {what}; give a folder from winwin train or save_model')
 
