@@ -44,8 +44,7 @@ def compare_runs(
 )->dict|None: # Values, difference, error, seeds, CPU minutes; none without a pair of runs
     "Difference between the two sides of a comparison"
     runs = read_results(folder, comparison.study)
-    sides = [dict(_values(runs, *o.split(': ', 1)))
-             for o in (comparison.ours,comparison.theirs)]
+    sides = [dict(_values(runs, *o.split(': ', 1))) for o in (comparison.ours,comparison.theirs)]
     seeds = sorted(set(sides[0]) & set(sides[1]))
     if not seeds: return None
     score = _score(runs)
@@ -55,8 +54,9 @@ def compare_runs(
     image = _image_error(comparison, folder, seeds, score, statistics.mean(theirs))
     cpu = sum(r['train_cpu_s'] for r in runs if r['seed'] in seeds and r['case'] in
               {o.split(': ')[0] for o in (comparison.ours,comparison.theirs)})
-    return dict(score=score, images=image is not None, ours=statistics.mean(ours), theirs=statistics.mean(theirs),
-                difference=statistics.mean(each), each=each, seeds=len(seeds), cpu_min=cpu/60,
+    return dict(score=score, images=image is not None, ours=statistics.mean(ours),
+                theirs=statistics.mean(theirs), difference=statistics.mean(each), each=each,
+                seeds=len(seeds), cpu_min=cpu/60,
                 error=max([*errors,*([] if image is None else [image])], default=None))
 
 # %% ../../nbs/experiments/07_claims.ipynb #ce0fac1b
@@ -175,8 +175,8 @@ def _table1():
 # %% ../../nbs/experiments/07_claims.ipynb #dd07faa1
 def _table2():
     two = '2 windows: swept'
-    sizes = [_photo(f'2 windows, {n}: swept', f'1 window, {n}: tile', 'not less', d)
-             for n,d in ((200,.5), (100,0.))]
+    sizes = [_photo(f'2 windows{n}: swept', f'1 window{n}: tile', 'not less', d)
+             for n,d in (('',1.), (', 200',.5), (', 100',0.))]
     return [
         Claim('Fig. 1 left', 'two windows reach the mIoU of full images in a quarter of the time '
               '(63.6 and 63.2)', (_photo(two, 'full: full', 'not less', .4),)),
@@ -192,8 +192,7 @@ def _table2():
                _small('1 window: full', '1 window: resize'),
                _small('2 windows: full', '1 window: tile'))),
         Claim('Table 2 right', 'two windows against tiles of a crop: 63.6/62.6, 63.1/62.6, '
-              '59.4/59.4 at 1024, 580, 200 tokens', (_photo(two, '1 window: tile', 'more', 1.),
-                                                     *sizes)),
+              '59.4/59.4 at 1024, 580, 200 tokens', tuple(sizes)),
         Claim('Appendix A', 'below the training size full training drops most; two windows '
               'follow models trained at the size',
               (_photo('2 windows: crop 160', 'full: crop 160'),
@@ -374,8 +373,9 @@ def _comparison_text(comparison, found, verdict):
     alone = '' if found['images'] else ' over seeds alone'
     paper = '' if comparison.paper is None else f', in the paper {comparison.paper:+.1f}'
     seeds = plural(found['seeds'], 'seed')
-    return (f'{ours}; {theirs}: {found["difference"]:+.1f}{error} {unit}{alone}{paper} ({score}, {seeds}, '
-            f'{found["cpu_min"]:.0f} CPU min, `winwin study {comparison.study}`): {verdict}')
+    return (f'{ours}; {theirs}: {found["difference"]:+.1f}{error} {unit}{alone}{paper} ({score}, '
+            f'{seeds}, {found["cpu_min"]:.0f} CPU min, `winwin study {comparison.study}`): '
+            f'{verdict}')
 
 # %% ../../nbs/experiments/07_claims.ipynb #415f2c67
 def difference_points(

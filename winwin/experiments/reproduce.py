@@ -97,8 +97,7 @@ def reproduce_run(
     model = load_model(out/'last')
     valid = recipe_data(recipe, 'valid')
     task = recipe_task(recipe, valid)
-    def score():
-        return target.factor*evaluate(model, valid, task, progress=progress)[target.score]
+    def score(): return target.factor*evaluate(model, valid, task, progress=progress)[target.score]
     plain = score()
     tau = _choose(model, recipe, target.images, out/'sweep.json', progress)
     outcome = Outcome(target.name, target.score, score(), target.expected, target.tolerance, tau,

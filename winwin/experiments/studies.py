@@ -339,10 +339,6 @@ def run_folder(
     "Folder with log and checkpoints of a run"
     return Path(out)/'runs'/f'{case} {seed}'.replace(' ', '-')
 
-def _write(path, result):
-    text = json.dumps(result, indent=1) + '\n'
-    replace_file(path, lambda to: to.write_text(text, encoding='utf-8'))
-
 def _new_result(run):
     "The result of a run that is trained and has not been read"
     last = [line for line in read_log(run.folder) if 'cpu_s' in line][-1]
@@ -360,6 +356,10 @@ def trained_steps(
     "Steps that the last checkpoint of a run has seen"
     path = finish_write(Path(folder)/'last')/'config.json'
     return json.loads(path.read_text(encoding='utf-8'))['extra']['step'] if path.exists() else 0
+
+def _write(path, result):
+    text = json.dumps(result, indent=1) + '\n'
+    replace_file(path, lambda to: to.write_text(text, encoding='utf-8'))
 
 def _keeper(folder, every):
     "A function for `watch` that copies the weights of every `every` steps"
@@ -429,10 +429,6 @@ def read(self:_Run, name:str):
     result['read_cpu_s'][name] = round(cpu_seconds()-begin, 1)
     _write(path, result | more)
 
-@patch
-def _after(self:_Run):
-    return self.study.after(self.folder, self.recipe, self.progress) | dict(did=['after'])
-
 # %% ../../nbs/experiments/04_studies.ipynb #adfc3521
 SWEEP_TAUS = .8,.9,1.,1.1,1.2,1.3,1.4,1.6
 SWEEP_IMAGES = 24 # training images that choose a temperature
@@ -469,6 +465,10 @@ def _sweep(self:_Run, model):
                 losses=[[round(x, 5) for x in o] for o in found.scores])
 
 # %% ../../nbs/experiments/04_studies.ipynb #b21edc68
+@patch
+def _after(self:_Run):
+    return self.study.after(self.folder, self.recipe, self.progress) | dict(did=['after'])
+
 def sums_path(
     out:str|Path,  # Folder of the study
     case:str,      # Case
