@@ -163,12 +163,15 @@ class Eval:
 def _recipe(self:Eval, model):
     "The recipe of the checkpoint, with the options of the command"
     from winwin.training.recipes import change, read_recipe
+    from winwin.training.sources import MADE_DATA
     saved = model.saved['extra']
     if 'recipe' not in saved:
         raise ValueError(f'{self.checkpoint} has no recipe, so its images are unknown; '
                          'eval needs a checkpoint written by winwin train')
+    recipe = read_recipe(saved['recipe'])
+    if recipe.data in MADE_DATA: recipe = change(recipe, root=None) # its cache may be anywhere
     given = dict(root=self.root, valid_images=self.images)
-    return change(read_recipe(saved['recipe']), **{k: v for k,v in given.items() if v is not None})
+    return change(recipe, **{k: v for k,v in given.items() if v is not None})
 
 @patch
 def _predict(self:Eval, task):

@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['clock', 'cpu_seconds', 'resident', 'list_devices', 'pick_device', 'in_float64',
-           'default_device', 'replace_file', 'write_folder', 'finish_write', 'patch',
-           'patch_property', 'unknown_name', 'plural', 'PlainLines', 'evaluating']
+           'default_device', 'check_file', 'read_json', 'read_tensors', 'read_text', 'read_array',
+           'write_tensors', 'replace_file', 'write_folder', 'finish_write', 'find_folder',
+           'read_folder', 'hold_folder', 'ignore_stop_signals', 'patch', 'patch_property',
+           'unknown_name', 'plural', 'PlainLines', 'evaluating']
 
 # %% ../nbs/00_machine.ipynb #c7ec1826
-import difflib, multiprocessing, os, re, secrets, shutil, sys, time
+import difflib, json, multiprocessing, os, re, secrets, shutil, signal, socket, sys, time
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,6 +85,82 @@ def default_device(
     else:
         with device: yield
 
+# %% ../nbs/00_machine.ipynb #03f58c41
+def check_file(
+    path:str|Path, # Path of a file to read
+)->Path: # The same
+    "The path of a regular file; an `OSError` says what is there instead"
+    path = Path(path)
+    if path.is_file(): return path
+    if not path.exists(): raise FileNotFoundError(f'there is no file {path}')
+    what = 'a folder' if path.is_dir() else 'a pipe, a socket or a device'
+    raise OSError(f'{path} is {what}; give a regular file')
+
+# %% ../nbs/00_machine.ipynb #ac704fef
+def read_json(
+    path:str|Path, # File to read
+    kind:type=dict, # What it must hold
+):
+    "Contents of a JSON file; a `ValueError` names a file that is damaged or holds something else"
+    path = check_file(path)
+    try: found = json.loads(path.read_bytes())
+    except (ValueError,RecursionError) as error:
+        raise ValueError(f'{path} ({path.stat().st_size} bytes) is no JSON file, cut short or '
+                         f'damaged: {error}') from error
+    if isinstance(found, kind): return found
+    raise ValueError(f'{path} holds a {type(found).__name__}, not a {kind.__name__}; '
+                     f'it is damaged, or another file')
+
+def read_tensors(
+    path:str|Path, # A `.safetensors` file
+)->dict: # Tensors by name
+    "Tensors of a file; a `ValueError` names a file that is damaged"
+    from safetensors.torch import load_file
+    path = check_file(path)
+    try: return load_file(path)
+    except Exception as error: # SafetensorError, and types that torch does not have
+        raise ValueError(f'{path} ({path.stat().st_size} bytes) is no safetensors file, cut short '
+                         f'or damaged: {error}') from error
+
+# %% ../nbs/00_machine.ipynb #093b3b13
+def read_text(
+    path:str|Path, # File to read
+)->str:
+    "Text of a file; a `ValueError` names a file that is not UTF-8"
+    path = check_file(path)
+    try: return path.read_text(encoding='utf-8')
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{path} is no text in UTF-8: {error}') from error
+
+def read_array(
+    path:str|Path, # A `.npy` file
+): # NumPy array of numbers
+    "Array of a file; a `ValueError` names a file that is damaged or holds no numbers"
+    import numpy as np
+    path = check_file(path)
+    try: x = np.load(path, mmap_mode='r', allow_pickle=False) # allocates nothing yet
+    except Exception as error:
+        raise ValueError(f'{path} cannot be read as an array: {error}') from error
+    if not isinstance(x, np.memmap):
+        raise ValueError(f'{path} is no single array; write one with numpy.save')
+    if x.dtype.kind not in 'biuf' or x.dtype.itemsize>8:
+        raise ValueError(f'{path} holds {x.dtype}; whole numbers or floats of up to 64 bits are '
+                         f'read')
+    return np.array(x)
+
+# %% ../nbs/00_machine.ipynb #224184ad
+def write_tensors(
+    path:str|Path,             # A `.safetensors` file to write
+    tensors:dict,              # Tensors by name
+    metadata:dict|None=None,   # Strings by name, for the header
+):
+    "Write tensors to a file; an `OSError` names a file that cannot be written"
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+    try: save_file(tensors, path, metadata)
+    except SafetensorError as error:
+        raise OSError(f'{path} could not be written: {error}') from error
+
 # %% ../nbs/00_machine.ipynb #6c7c18ae
 def replace_file(
     path:Path,                     # File to write or to replace
@@ -102,14 +180,26 @@ def write_folder(
 )->Path:
     "Write a folder so that a complete one exists at every moment"
     path = finish_write(path)
-    part,new,old = (path.with_name(f'{path.name}.{k}') for k in ('part','new','old'))
+    part = path.with_name(f'{path.name}.part')
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    write(part)
-    for file in part.iterdir(): _sync(file)
-    _sync(part)
-    part.rename(new) # complete from here on
-    return finish_write(path)
+    try:
+        part.mkdir(parents=True)
+        write(part)
+        for file in part.iterdir(): _sync(file)
+        _sync(part)
+        _put(part, path)
+        _sync(path.parent)
+    except OSError as error:
+        raise OSError(f'{path} could not be written: {error}') from error
+    finally: shutil.rmtree(part, ignore_errors=True) # a full disk gets its space back
+    return path
+
+def _put(part, path):
+    "Rename a complete folder to `path`, which may exist"
+    if not path.exists(): part.rename(path)
+    elif not _swap(part, path):
+        part.rename(path.with_name(f'{path.name}.new'))
+        finish_write(path)
 
 # %% ../nbs/00_machine.ipynb #f3749dd1
 def finish_write(
@@ -118,13 +208,28 @@ def finish_write(
     "Finish the renames that a crash interrupted, and return the folder"
     path = Path(path)
     new,old = (path.with_name(f'{path.name}.{k}') for k in ('new','old'))
-    if new.exists():
+    if _is_whole(new, path):
         shutil.rmtree(old, ignore_errors=True)
         if path.exists(): path.rename(old)
         new.rename(path)
     elif old.exists() and not path.exists(): old.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
+    for leftover in (new,old): shutil.rmtree(leftover, ignore_errors=True)
     return path
+
+def _is_whole(new, path):
+    "Whether `new` has all files of the folder it shall replace"
+    try: there = {p.name for p in new.iterdir()}
+    except OSError: return False # it is none, or a writer has just renamed it
+    try: return bool(there) and {p.name for p in path.iterdir()} <= there
+    except OSError: return bool(there)
+
+# %% ../nbs/00_machine.ipynb #c917a73e
+def _swap(one, other):
+    "Let two paths swap names at once; false where the system cannot"
+    import ctypes
+    swap = getattr(ctypes.CDLL(None), 'renameat2', None) if sys.platform=='linux' else None
+    here = -100 # AT_FDCWD: paths as usual
+    return swap is not None and swap(here, os.fsencode(one), here, os.fsencode(other), 2)==0
 
 def _sync(path):
     "Wait until `path` is on the disk"
@@ -132,6 +237,115 @@ def _sync(path):
     fd = os.open(path, os.O_RDONLY)
     try: os.fsync(fd)
     finally: os.close(fd)
+
+# %% ../nbs/00_machine.ipynb #b6afdada
+def find_folder(
+    path:str|Path, # Folder written by `write_folder`
+)->Path|None: # Where it is now; none if there is none
+    "The newest complete folder, whatever a writer is doing"
+    path = Path(path)
+    new,old = (path.with_name(f'{path.name}.{k}') for k in ('new','old'))
+    for attempt in range(3): # a writer may rename between two looks
+        if _is_whole(new, path): return new
+        found = next((o for o in (path,old) if o.exists()), None)
+        if found is not None: return found
+
+# %% ../nbs/00_machine.ipynb #86df46f8
+def read_folder(
+    path:str|Path,        # Folder written by `write_folder`
+    read:Callable,        # Takes the folder, returns what it read
+):
+    "What `read` returns for a folder that was not replaced while it was read"
+    for attempt in range(100):
+        folder = find_folder(path) or Path(path)
+        before = _identity(folder)
+        error = None
+        try: found = read(folder)
+        except (OSError,ValueError) as failure: error = failure
+        if before==_identity(folder) and (before is not None or find_folder(path) is None):
+            if error is not None: raise error
+            return found
+    raise OSError(f'{path} is replaced all the time; it could not be read')
+
+def _identity(folder):
+    "What changes when a folder is replaced; none if there is none"
+    try: about = folder.stat()
+    except OSError: return None
+    return about.st_ino,about.st_mtime_ns
+
+# %% ../nbs/00_machine.ipynb #0495bd21
+@contextmanager
+def hold_folder(
+    path:str|Path, # Folder, made if it does not exist
+):
+    "Within: this process alone writes to the folder; an `OSError` names another that does"
+    path = Path(path)
+    path.mkdir(parents=True, exist_ok=True)
+    file = path/'.lock'
+    mine = dict(host=socket.gethostname(), pid=os.getpid(), birth=_birth(os.getpid()),
+                since=time.strftime('%Y-%m-%d %H:%M:%S'), key=secrets.token_hex(8))
+    with _only_me(file) as handle:
+        _refuse_owner(path, handle.read())
+        _overwrite(handle, json.dumps(mine))
+    try: yield path
+    finally:
+        with _only_me(file) as handle:
+            if mine['key'] in handle.read(): _overwrite(handle, '')
+
+# %% ../nbs/00_machine.ipynb #95e734d7
+def _refuse_owner(path, text):
+    "Raise an error if the process that is named in a lock may be alive; a line if it has died"
+    try: owner = json.loads(text or '{}')
+    except ValueError: owner = {} # a crash while it was written
+    if not isinstance(owner, dict) or not {'host','pid','birth','since'} <= owner.keys(): return
+    who = f'process {owner["pid"]} on {owner["host"]}, since {owner["since"]}'
+    if owner['host']==socket.gethostname() and _birth(owner['pid'])!=owner['birth']:
+        print(f'winwin: {path} was left by {who}, which has ended; taking over', file=sys.stderr)
+        return
+    raise OSError(f'{path} is in use by {who}; use another folder, or stop that process. If it '
+                  f'has ended, delete {path/".lock"}')
+
+# %% ../nbs/00_machine.ipynb #ea4732d3
+def _birth(pid):
+    "When a process of this machine began, as text; none if it has ended"
+    stat = Path(f'/proc/{pid}/stat')
+    if sys.platform=='linux':
+        try: fields = stat.read_text().rpartition(')')[2].split()
+        except OSError: return None
+        return None if fields[0] in 'ZX' else fields[19] # in ticks since the machine started
+    if os.name=='nt' or not isinstance(pid, int): return 'unknown' # nobody can tell
+    try: os.kill(pid, 0)
+    except ProcessLookupError: return None
+    except OSError: pass
+    return 'unknown'
+
+# %% ../nbs/00_machine.ipynb #d0e8c31d
+@contextmanager
+def _only_me(file):
+    "An open file that no other process opens this way at the same time"
+    with open(file, 'a+', encoding='utf-8', errors='replace') as handle:
+        try:
+            import fcntl
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except (ImportError,OSError): pass # Windows, or a file system without locks
+        handle.seek(0)
+        yield handle
+
+def _overwrite(handle, text):
+    handle.seek(0)
+    handle.truncate()
+    handle.write(text)
+    handle.flush()
+
+# %% ../nbs/00_machine.ipynb #8db5cb3c
+def ignore_stop_signals(
+    worker:int=0, # Number of the worker; `worker_init_fn` of a `DataLoader` gets it
+):
+    "Let a process that loads data ignore SIGINT and SIGHUP, and end 30 s after a SIGTERM"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not hasattr(signal, 'alarm'): return # Windows has none of the others
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(30))
 
 # %% ../nbs/00_machine.ipynb #2c7f69bc
 def patch(

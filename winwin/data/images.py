@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np, torch, torch.nn.functional as F
 from torch import Tensor
 from torchvision.transforms.functional import Image
+from ..machine import check_file, read_array
 from ..windows.tokens import pad_to_patches
 
 # %% ../../nbs/data/00_images.ipynb #a7c6dbc1
@@ -24,13 +25,25 @@ DEPTH_SUFFIXES = '.npy','.png','.tif','.tiff'
 
 def _open(path):
     "A decoded Pillow image"
+    check_file(path)
     try:
-        with Image.open(path) as img: img.load()
+        with Image.open(path) as img:
+            _refuse_bomb(path, img.size)
+            img.load()
         return img
     except Exception as error:
         if isinstance(error, OSError) and error.errno: raise # missing or not allowed: it says so
+        if isinstance(error, ValueError) and str(path) in str(error): raise
         raise ValueError(f'{path} cannot be decoded ({path.stat().st_size} bytes); '
                          f'it is damaged or no {path.suffix[1:]} file') from error
+
+def _refuse_bomb(path, size):
+    "Raise an error for a small file that would fill the memory"
+    there = path.stat().st_size
+    w,h = size
+    if h*w>2**25 and h*w>200*there:
+        raise ValueError(f'{path} claims {h}x{w} pixels in {there} bytes; it is refused because '
+                         f'decoding it could fill the memory')
 
 _ORIENTATION = 0x0112 # EXIF tag; 5 to 8 swap height and width
 _TURNS = {2: 'FLIP_LEFT_RIGHT', 3: 'ROTATE_180', 4: 'FLIP_TOP_BOTTOM', 5: 'TRANSPOSE',
@@ -111,12 +124,10 @@ def read_depth(
     "Read depth: floats unchanged, integers times `scale`; infinite where nothing was measured"
     path = Path(path)
     if path.suffix.lower()=='.npy':
-        try: x = np.load(path, allow_pickle=False)
-        except (ValueError,EOFError) as error:
-            raise ValueError(f'{path} cannot be read as an array: {error}') from error
+        x = read_array(path)
     else: x = np.array(_open(path)) # (h,w), with colours (h,w,C)
     if x.ndim==3 and len(x)==1: x = x[0]
-    if x.ndim!=2 or x.dtype.kind not in 'fiu':
+    if x.ndim!=2 or x.dtype.kind not in 'fiu' or not x.size:
         raise ValueError(f'{path} has shape {x.shape} of {x.dtype}; depth is one channel: '
                          f'a 16-bit PNG or TIF, or floats in metres, .npy (H,W) or TIF')
     x = torch.from_numpy(np.ascontiguousarray(x, x.dtype.newbyteorder('=')))
@@ -215,6 +226,7 @@ def find_files(
         raise FileNotFoundError(f'there is no folder {folder}; {describe_folder(folder)}')
     out = {}
     for at,dirs,files in os.walk(folder, followlinks=True):
+        dirs[:] = [o for o in dirs if not _leads_back(Path(at)/o, folder)]
         for p in (Path(at)/file for file in files if not file.startswith('.')):
             name = unicodedata.normalize('NFC', p.relative_to(folder).with_suffix('').as_posix())
             if p.suffix.lower() not in kinds or not name.endswith(suffix): continue
@@ -226,6 +238,14 @@ def find_files(
         raise FileNotFoundError(f'no *{suffix}{suffix_text(kinds)} under {folder}; '
                                 f'{describe_folder(folder)}')
     return dict(sorted(out.items()))
+
+# %% ../../nbs/data/00_images.ipynb #98106589
+def _leads_back(link, folder):
+    "Whether a link inside `folder` leads to a folder on the way to it, so that a walk never ends"
+    if not link.is_symlink(): return False
+    to = link.resolve()
+    way = [p.resolve() for p in link.parents if p.is_relative_to(folder)]
+    return to in way or folder.resolve().is_relative_to(to)
 
 # %% ../../nbs/data/00_images.ipynb #729819e0
 def describe_folder(

@@ -29,10 +29,12 @@ def tile_offsets(
 )->list[int]: # Where each tile begins
     "First pixel of each tile along an axis"
     if not 0<=overlap<1: raise ValueError(f'overlap {overlap} must be at least 0 and below 1')
+    if window<1: raise ValueError(f'a tile of {window} pixels; give at least 1')
     if window>length:
         raise ValueError(f'a tile of {window} pixels exceeds the image, {length}; '
                          'choose a smaller tile')
     n = 1 + math.ceil((length-window)/((1-overlap)*window) - 1e-9) # 0.9 is not exact in binary
+    n = min(n, length-window+1) # a tile at every pixel
     return [round(i*(length-window)/max(n-1, 1)) for i in range(n)]
 
 # %% ../../nbs/inference/00_modes.ipynb #4ba8532f

@@ -16,7 +16,7 @@ import numpy as np, torch, torch.distributed as dist, torch.nn as nn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm.auto import tqdm
-from ..machine import evaluating, in_float64, patch, replace_file
+from ..machine import evaluating, ignore_stop_signals, in_float64, patch, replace_file
 from ..windows.layout import Windows, crop_windows
 from ..windows.schemes import Scheme
 from ..windows.tokens import pad_to_patches, unpad
@@ -146,6 +146,7 @@ def update(self:Task, metrics, maps:Tensor, batch:dict[str,Tensor]):
 def better(self:Task, new:dict[str,float], old:dict[str,float]|None)->bool:
     "Whether the scores `new` beat `old`, the best so far; anything beats none"
     if old is None: return True
+    if math.isnan(old[self.score]): return not math.isnan(new[self.score])
     return new[self.score]>old[self.score] if self.higher else new[self.score]<old[self.score]
 
 # %% ../../nbs/tasks/00_task.ipynb #3d48491c
@@ -427,7 +428,8 @@ def evaluate(
     rank,world = (dist.get_rank(),dist.get_world_size()) if many else (0,1)
     device = next(model.parameters()).device if device is None else torch.device(device)
     mine = Subset(data, range(rank, len(data), world))
-    loader = DataLoader(Careful(mine), batch_size=None, num_workers=workers)
+    loader = DataLoader(Careful(mine), batch_size=None, num_workers=workers,
+                        worker_init_fn=ignore_stop_signals)
     bar = tqdm(loader, desc='evaluate', disable=not progress or rank>0, leave=False)
     metrics = task.metrics()
     with evaluating(model), torch.inference_mode():

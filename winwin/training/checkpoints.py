@@ -10,9 +10,8 @@ __all__ = ['pack_state', 'unpack_state', 'write_state', 'read_state', 'unshard',
 import json
 from pathlib import Path
 import torch, torch.nn as nn
-from safetensors.torch import load_file, save_file
 from torch import Tensor
-from ..machine import finish_write
+from ..machine import read_folder, read_json, read_tensors, write_tensors
 
 # %% ../../nbs/training/01_checkpoints.ipynb #53b681ff
 def pack_state(
@@ -59,20 +58,27 @@ def write_state(
 ):
     "Write nested state as `state.safetensors` and `state.json`"
     tensors,rest = pack_state(state)
-    save_file(tensors, Path(folder)/'state.safetensors')
+    write_tensors(Path(folder)/'state.safetensors', tensors)
     (Path(folder)/'state.json').write_text(json.dumps(rest), encoding='utf-8')
 
 def read_state(
     folder:str|Path, # Folder from `write_state`
 ):
     "The state that `write_state` wrote"
-    folder = Path(folder)
+    return read_folder(folder, _read_state)
+
+def _read_state(folder):
+    "The state in a folder that nobody replaces"
     for name in ('state.safetensors','state.json'):
         if not (folder/name).is_file():
             raise FileNotFoundError(f'{folder} has no {name}: it may hold a model, but no run to '
                                     f'resume')
-    rest = json.loads((folder/'state.json').read_text(encoding='utf-8'))
-    return unpack_state(load_file(folder/'state.safetensors'), rest)
+    rest = read_json(folder/'state.json')
+    tensors = read_tensors(folder/'state.safetensors')
+    try: return unpack_state(tensors, rest)
+    except (KeyError,TypeError,ValueError,AttributeError,RecursionError) as error:
+        raise ValueError(f'{folder/"state.json"} does not fit state.safetensors beside it, or is '
+                         f'damaged: {error!r}') from error
 
 # %% ../../nbs/training/01_checkpoints.ipynb #58d00b54
 def unshard(
@@ -116,8 +122,9 @@ def find_model(
     "The model in a folder: its own, else the best of the run, else the last"
     path = Path(path)
     if (path/'config.json').is_file(): return path
+    def has_model(at): return (at/'config.json').is_file()
     for name in ('best','last'):
-        if (finish_write(path/name)/'config.json').is_file(): return path/name
+        if read_folder(path/name, has_model): return path/name
     what = 'does not exist' if not path.exists() else 'holds neither a model nor a run'
     raise FileNotFoundError(f'{path} {what}; give a folder from winwin train or save_model')
 

@@ -39,6 +39,9 @@ def parse_mix(
         if n<1:
             raise ValueError(f'{term.strip()!r} in {text!r} takes nothing; leave it out or give at '
                              f'least 1')
+        if n>10**7:
+            raise ValueError(f'{term.strip()!r} in {text!r}: at most 10 million items of a set are '
+                             f'taken in an epoch')
         terms.append((n, m[2] or '*', m[3]))
     return terms
 
