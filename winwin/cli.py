@@ -58,6 +58,7 @@ def parse_train(
     job.recipe = change(recipe, **values | dict(classes=_class_names(job.classes)))
     return job
 
+# %% ../nbs/91_cli.ipynb #ff45b5aa
 def _numbers(args):
     "The words, with fractions such as 1/1000 behind --depth-scale as numbers"
     def one(flag, word):
@@ -162,12 +163,15 @@ class Eval:
 def _recipe(self:Eval, model):
     "The recipe of the checkpoint, with the options of the command"
     from winwin.training.recipes import change, read_recipe
+    from winwin.training.sources import MADE_DATA
     saved = model.saved['extra']
     if 'recipe' not in saved:
         raise ValueError(f'{self.checkpoint} has no recipe, so its images are unknown; '
                          'eval needs a checkpoint written by winwin train')
+    recipe = read_recipe(saved['recipe'])
+    if recipe.data in MADE_DATA: recipe = change(recipe, root=None) # its cache may be anywhere
     given = dict(root=self.root, valid_images=self.images)
-    return change(read_recipe(saved['recipe']), **{k: v for k,v in given.items() if v is not None})
+    return change(recipe, **{k: v for k,v in given.items() if v is not None})
 
 @patch
 def _predict(self:Eval, task):
@@ -675,6 +679,7 @@ def _run(args):
         return _wrong_name('preset', args[1], list_names('presets'), 'winwin list presets')
     return 0 if text else _train(args[1:])
 
+# %% ../nbs/91_cli.ipynb #b7ed4388
 def _wrong_name(what, name, known, hint):
     "Print the nearest names; returns the exit code of a wrong command line"
     print(f'winwin: {unknown_name(what, name, known, hint)}', file=sys.stderr)

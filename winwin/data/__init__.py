@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .pictures import flow_to_color, wheel_picture, show_wheel, show_flow, show_arrows, warp
     from .pictures import show_warp, flow_error_map, error_shades, show_flow_error, class_palette
     from .pictures import depth_colors, heat_bytes
-    from .flow_files import FLOW_FORMATS, read_flow, write_flow
+    from .flow_files import FLOW_FORMATS, check_dataset, read_flow, write_flow
     from .folders import PAIR_ENDS, FileDataset, report_missing, paired_item, SegFolder
     from .folders import DepthFolder, FlowPairs, natural_key, pair_ends, FlowFolder, FramePairs
     from .folders import held_out, hold_out
@@ -38,7 +38,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'show_arrows': 'pictures', 'warp': 'pictures', 'show_warp': 'pictures',
     'flow_error_map': 'pictures', 'error_shades': 'pictures', 'show_flow_error': 'pictures',
     'class_palette': 'pictures', 'depth_colors': 'pictures', 'heat_bytes': 'pictures',
-    'FLOW_FORMATS': 'flow_files', 'read_flow': 'flow_files', 'write_flow': 'flow_files',
+    'FLOW_FORMATS': 'flow_files', 'check_dataset': 'flow_files', 'read_flow': 'flow_files',
+    'write_flow': 'flow_files',
     'PAIR_ENDS': 'folders', 'FileDataset': 'folders', 'report_missing': 'folders',
     'paired_item': 'folders', 'SegFolder': 'folders', 'DepthFolder': 'folders',
     'FlowPairs': 'folders', 'natural_key': 'folders', 'pair_ends': 'folders',

@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 import numpy as np, torch
 from torch import Tensor
-from ..machine import patch
+from ..machine import patch, read_array, read_text
 from .images import describe_folder, read_image, size_text
-from .flow_files import read_flow
+from .flow_files import check_dataset, read_flow
 from .folders import DepthFolder, FileDataset, FlowPairs, SegFolder
 from .folders import paired_item, report_missing
 
@@ -202,7 +202,7 @@ def _read_mat5(path):
                          f'give a .txt or .npy of indices')
     out = {}
     for kind,data in _elements(raw[128:]):
-        if kind==15: kind,data = next(_elements(zlib.decompress(data)))
+        if kind==15: kind,data = next(_elements(zlib.decompressobj().decompress(data, 2**24)))
         parts = list(_elements(data)) if kind==14 else [] # flags, dimensions, name, values
         if len(parts)>3 and parts[3][0] in _MAT5:
             out[parts[2][1].decode()] = np.frombuffer(parts[3][1], '<'+_MAT5[parts[3][0]])
@@ -211,22 +211,27 @@ def _read_mat5(path):
 # %% ../../nbs/data/04_benchmarks.ipynb #01305d1a
 def _read_split(splits, split, length):
     "Zero-based indices of the images of a split, which is given one-based"
+    where = ''
     if isinstance(splits, (str,Path)):
         p = Path(splits)
+        where = f' in {p}'
         if not p.is_file(): raise FileNotFoundError(f'there is no file {p}; {describe_folder(p)}')
         splits = _read_indices(p, {'train': 'trainNdxs', 'test': 'testNdxs'}[split])
     i = np.asarray(splits).ravel()
     whole = i.size and (i==i.astype(int)).all() and len(np.unique(i))==i.size
     if not whole or i.min()<1 or i.max()>length:
-        raise ValueError(f'the {split} split is no list of distinct numbers from 1 to {length}, '
-                         f'as MATLAB counts')
+        raise ValueError(f'the {split} split{where} is no list of distinct numbers from 1 to '
+                         f'{length}, as MATLAB counts')
     return i.astype(int)-1
 
 def _read_indices(path, key):
     "Numbers in a .npy or .txt file, or those named `key` in a .mat file"
-    if path.suffix=='.npy': return np.load(path)
-    if path.suffix!='.mat': return np.loadtxt(path, ndmin=1)
-    found = _read_mat5(path)
+    if path.suffix=='.npy': return read_array(path)
+    try: found = _read_mat5(path) if path.suffix=='.mat' else np.loadtxt(path, ndmin=1)
+    except Exception as error: # of zlib, struct and NumPy
+        if str(path) in str(error): raise
+        raise ValueError(f'{path} holds no numbers, or is damaged: {error!r}') from error
+    if path.suffix!='.mat': return found
     if key not in found:
         raise ValueError(f'{path} has no {key}; it has {", ".join(found) or "no numbers"}')
     return found[key]
@@ -310,8 +315,8 @@ def _open_h5(path):
 
 def _nyu_size(file, key, path):
     "Number and size (H,W) of the images"
-    if lost := [k for k in ('images',key) if k not in file]:
-        raise ValueError(f'{path} has no {lost[0]}; it has {", ".join(file) or "nothing"}')
+    for k in ('images',key):
+        if problem := check_dataset(file, k): raise ValueError(f'{path} {problem}')
     images = file['images'].shape
     depths = file[key].shape
     if len(images)!=4 or images[1]!=3 or depths!=(images[0],*images[2:]):
@@ -374,7 +379,7 @@ class FlyingChairs(FlowPairs):
         if not lists:
             raise FileNotFoundError(f'{self.root} has neither {names[0]} nor {names[1]}; '
                                     f'get one of them')
-        marks = lists[0].read_text().split()
+        marks = read_text(lists[0]).split()
         if bad := set(marks)-{'1','2'}:
             raise ValueError(f'{lists[0]} has {min(bad)!r}; use 1 for train and 2 for val')
         mark = dict(train='1', val='2')[split]
@@ -469,9 +474,7 @@ class TartanAir(FlowPairs):
         self.use(pairs, strict, self.counts['train'])
 
     def read_visible(self, path:Path)->Tensor:
-        try: x = np.load(path, allow_pickle=False)
-        except (ValueError,EOFError) as error:
-            raise ValueError(f'{path} cannot be read as an array: {error}') from error
+        x = read_array(path)
         if x.ndim!=2: raise ValueError(f'{path} has shape {x.shape}; a mask is (H,W)')
         return torch.from_numpy(x==0)
 

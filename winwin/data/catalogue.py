@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 import numpy as np, torch
 from torch import Tensor
-from ..machine import patch
+from ..machine import patch, read_array, read_text
 from .images import IMAGE_SUFFIXES, describe_folder, find_files, read_depth, read_image
 from .images import size_text, to_images, turned_text
 from .folders import DepthFolder, FileDataset, SegFolder, paired_item, report_missing
@@ -78,7 +78,7 @@ def _ade_names(root):
     "The 150 names in `objectInfo150.txt`, or numbers if it is not there"
     path = root/'objectInfo150.txt'
     if not path.is_file(): return tuple(f'class {i+1}' for i in range(150))
-    rows = path.read_text(encoding='utf-8').splitlines()[1:] # below the heading
+    rows = read_text(path).splitlines()[1:] # below the heading
     names = tuple(row.split('\t')[-1].strip() for row in rows if row.strip())
     if len(names)!=150:
         raise ValueError(f'{path} has {len(names)} classes; ADE20K has 150: take the file of the '
@@ -354,9 +354,7 @@ class DIODE(FileDataset):
 
 def _read_plane(path):
     "Array (h,w) of a .npy file that may have a last axis of one"
-    try: x = np.load(path, allow_pickle=False)
-    except (ValueError,EOFError,OSError) as error:
-        raise ValueError(f'{path} cannot be read as an array: {error}') from error
+    x = read_array(path)
     if x.ndim==3 and x.shape[2]==1: x = x[...,0]
     if x.ndim!=2: raise ValueError(f'{path} has shape {x.shape}; one plane (h,w) is needed')
     return torch.from_numpy(x.astype(np.float32))

@@ -17,7 +17,7 @@ import numpy as np, torch
 from torch import Tensor
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
-from ..machine import patch, plural
+from ..machine import patch, plural, read_text
 from .images import DEPTH_SUFFIXES, IMAGE_SUFFIXES, LABEL_SUFFIXES, describe_folder
 from .images import find_files, read_depth, read_image, read_labels, size_text
 from .images import suffix_text, turned_text
@@ -102,7 +102,7 @@ def _listed(path):
     "Names in a text file, one per line; image extensions are dropped"
     if not path.is_file():
         raise FileNotFoundError(f'there is no list {path}; {describe_folder(path)}')
-    text = unicodedata.normalize('NFC', path.read_text(encoding='utf-8'))
+    text = unicodedata.normalize('NFC', read_text(path))
     lines = [o.strip() for o in text.splitlines() if o.strip()]
     return [str(Path(o).with_suffix('').as_posix()) if o.lower().endswith(IMAGE_SUFFIXES) else o
             for o in lines]

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import Subset
 from .. import __version__
-from ..machine import cpu_seconds, finish_write, patch, replace_file, unknown_name
+from ..machine import cpu_seconds, finish_write, patch, read_json, replace_file, unknown_name
 from ..machine import write_folder
 from ..windows.schemes import parse_scheme
 from ..models.controls import set_temperature
@@ -486,9 +486,9 @@ def read_study(
     "Results of a study that are there, in the order of its runs"
     study = get_study(study) if isinstance(study, str) else study
     out = Path(out)
-    if out.is_file(): return json.loads(out.read_text(encoding='utf-8'))
+    if out.is_file(): return read_json(out, list)
     paths = [out/f'{case} {seed}.json'.replace(' ', '-') for case,seed in study.jobs()]
-    return [json.loads(p.read_text(encoding='utf-8')) for p in paths if p.exists()]
+    return [read_json(p) for p in paths if p.exists()]
 
 def collect_study(
     study:Study|str,    # Study, or its name

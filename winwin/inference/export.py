@@ -6,13 +6,13 @@
 __all__ = ['WholeImage', 'DensePath', 'FlowPath', 'Exported', 'export_model']
 
 # %% ../../nbs/inference/03_export.ipynb #67d54bb6
-import copy, json, logging, os, warnings
+import copy, io, json, logging, os, warnings, zipfile
 from contextlib import contextmanager
 from pathlib import Path
 import torch, torch.nn.functional as F, torch.nn as nn
 from torch import Tensor
 from .. import __version__
-from ..machine import patch
+from ..machine import check_file, patch
 from ..windows.layout import Windows
 from ..models.heads import FeatureFusion
 from ..models.backbones import TimmEncoder
@@ -176,20 +176,62 @@ class Exported:
     ):
         self.path = Path(path)
         self.format = _format(path, format)
-        if not self.path.is_file(): raise FileNotFoundError(f'there is no file {path}')
-        if self.format=='onnx':
-            runtime = _need('onnxruntime')
-            self.session = runtime.InferenceSession(path, providers=['CPUExecutionProvider'])
-            text = self.session.get_modelmeta().custom_metadata_map['winwin']
-        else:
-            files = {'winwin.json': ''}
-            self.program = torch.export.load(path, extra_files=files).module()
-            text = files['winwin.json']
-        self.info = json.loads(text) # task, classes, size and more
+        check_file(path)
+        if self.format=='onnx': _need('onnxruntime')
+        else: _refuse_pickles(self.path)
+        try: self.info = json.loads(self._open()) # task, classes, size and more
+        except Exception as error: # each library has its own
+            raise ValueError(f'{path} is no file from export_model, cut short or damaged: '
+                             f'{str(error)[:200]}') from error
         self.difference = None       # to the model, if `export_model` returned this
 
     def __repr__(self):
         return f'Exported({self.path.name!r}, {", ".join(f"{k}={v}" for k,v in self.info.items())})'
+
+# %% ../../nbs/inference/03_export.ipynb #526eea0c
+@patch
+def _open(self:Exported)->str:
+    "Open the file; returns what is recorded in it"
+    if self.format=='onnx':
+        runtime = _need('onnxruntime')
+        self.session = runtime.InferenceSession(self.path, providers=['CPUExecutionProvider'])
+        return self.session.get_modelmeta().custom_metadata_map['winwin']
+    files = {'winwin.json': ''}
+    self.program = torch.export.load(self.path, extra_files=files).module()
+    return files['winwin.json']
+
+# %% ../../nbs/inference/03_export.ipynb #c19bbc53
+_parts = ('data/weights/weight_','data/constants/tensor_','extra/','.data/')
+_single = ('data/weights/model_weights_config.json','data/constants/model_constants_config.json',
+           'data/sample_inputs/model.pt','models/model.json','archive_format','archive_version',
+           'byteorder')
+
+def _refuse_pickles(path):
+    "Raise an error if loading a .pt2 archive could run code"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            safe = _is_safe(archive, names)
+    except Exception as error: # zlib's, json's and torch's too
+        raise ValueError(f'{path} is no file from export_model, cut short or damaged: '
+                         f'{str(error)[:200]}') from error
+    if not safe:
+        raise ValueError(f'{path} is refused and nothing of it was run: it holds more than tensors '
+                         f'and a graph. Open only files from export_model')
+
+# %% ../../nbs/inference/03_export.ipynb #77bc7a7b
+def _is_safe(archive, names):
+    "Whether an archive holds only what `export_model` writes, and no pickle"
+    if len({o.lower() for o in names})<len(names): return False # readers differ in which they take
+    if len({o.split('/')[0] for o in names})>1: return False
+    inner = {o.partition('/')[2]: o for o in names}
+    if not all(o in _single or o.startswith(_parts) for o in inner): return False
+    for config in _single[:2]:
+        entries = json.loads(archive.read(inner[config]))['config'].values()
+        if any(o['use_pickle'] or not o['path_name'].startswith(('weight_','tensor_'))
+               for o in entries): return False
+    torch.load(io.BytesIO(archive.read(inner[_single[2]])), weights_only=True)
+    return True
 
 # %% ../../nbs/inference/03_export.ipynb #656e609f
 @patch
@@ -219,6 +261,7 @@ def _check_torch(version):
     if tuple(int(o) for o in version.split('.')[:2])<(2,8):
         raise ImportError(f'export needs torch 2.8 or later, and this is {version}; upgrade torch')
 
+# %% ../../nbs/inference/03_export.ipynb #52e0e143
 def _need(name):
     "A package of the extra `export`"
     import importlib

@@ -426,6 +426,9 @@ def predict_and_write(
 def _write_one(name, todo, predict, save, written):
     "Why an item could not be predicted or written; none if it was"
     try: prediction = predict(name)
-    except (ValueError,OSError,torch.OutOfMemoryError) as error: return str(error)
+    except (ValueError,OSError,MemoryError,torch.OutOfMemoryError) as error: return str(error)
+    except RuntimeError as error: # what torch raises where a CPU has too little memory
+        if 'allocate memory' not in str(error): raise
+        return f'too large for the memory of this machine: {error}'
     try: written += save(prediction, todo)
     except ValueError as error: return str(error) # what the file format cannot hold

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from .controls import size_scale, set_position_scale, get_position_scale
     from .croco import croco_names, literal_kwargs, CrocoFile, read_croco, croco_arguments
     from .croco import to_croco, load_croco
-    from .hub import temperature_dict, restore_temperatures, check_savable, HubModel, save_model
-    from .hub import load_model, push_model, bundled_models, bundled_model
+    from .hub import temperature_dict, restore_temperatures, check_savable, HubModel
+    from .hub import check_arguments, save_model, load_model, push_model, bundled_models
+    from .hub import bundled_model
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'rope_table': 'positions', 'apply_rope': 'positions', 'rotate_pairs': 'positions',
@@ -60,8 +61,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'croco_names': 'croco', 'literal_kwargs': 'croco', 'CrocoFile': 'croco', 'read_croco': 'croco',
     'croco_arguments': 'croco', 'to_croco': 'croco', 'load_croco': 'croco',
     'temperature_dict': 'hub', 'restore_temperatures': 'hub', 'check_savable': 'hub',
-    'HubModel': 'hub', 'save_model': 'hub', 'load_model': 'hub', 'push_model': 'hub',
-    'bundled_models': 'hub', 'bundled_model': 'hub',
+    'HubModel': 'hub', 'check_arguments': 'hub', 'save_model': 'hub', 'load_model': 'hub',
+    'push_model': 'hub', 'bundled_models': 'hub', 'bundled_model': 'hub',
 }
 __all__ = [*_HOME]
 

@@ -59,16 +59,20 @@ def read_croco(
     file = read_checkpoint(path)
     name = Path(path).name
     sd = file.get('model', file) if isinstance(file, dict) else {}
-    sd = {_listed(k.removeprefix('module.')): v for k,v in sd.items() if isinstance(v, Tensor)}
+    if not isinstance(sd, dict): sd = {}
+    sd = {_listed(str(k).removeprefix('module.')): v for k,v in sd.items() if isinstance(v, Tensor)}
     if 'patch_embed.proj.weight' not in sd or not any(k.startswith('enc_blocks.') for k in sd):
         raise ValueError(f'{name} is no file of the CroCo family: no patch_embed and enc_blocks '
                          f'among its {len(sd)} tensors {", ".join(list(sd)[:3])} ...')
     args = file.get('args', {})
-    if not isinstance(args, dict): args = vars(args) # a Namespace
+    if not isinstance(args, dict): args = getattr(args, '__dict__', {}) # a Namespace
     places = [file.get('croco_kwargs'), args.get('croco_args'), file.get('config'),
               literal_kwargs(str(args.get('model', '')))]
-    given = next((o for o in places if o), {})
-    kwargs = _inferred(sd) | {k: v for k,v in given.items() if k in _words}
+    given = next((o for o in places if o and isinstance(o, dict)), {})
+    try: kwargs = _inferred(sd) | {k: v for k,v in given.items() if k in _words}
+    except (ValueError,IndexError) as error:
+        raise ValueError(f'{name} has blocks without numbers: {error}') from error
+    _check_sizes(kwargs, sd, name)
     return CrocoFile(name, _layout(sd, args), kwargs, sd)
 
 # %% ../../nbs/models/08_croco.ipynb #873dd998
@@ -79,6 +83,20 @@ def _listed(key):
     "`key` with an index: act_1_postprocess -> act_postprocess.0, layer1_rn -> layer_rn.0"
     key = re.sub(r'\.act_(\d)_postprocess\.', lambda m: f'.act_postprocess.{int(m[1])-1}.', key)
     return re.sub(r'\.layer(\d)_rn\.', lambda m: f'.layer_rn.{int(m[1])-1}.', key)
+
+def _check_sizes(kwargs, sd, name):
+    "Refuse sizes that the tensors of the file cannot have"
+    most = max([len(sd), *(n for v in sd.values() for n in v.shape)])
+    for k,v in kwargs.items():
+        if k=='pos_embed': ok = isinstance(v, str)
+        elif k=='img_size': ok = isinstance(v, (int,list,tuple))
+        elif k=='mlp_ratio': ok = isinstance(v, (int,float)) and 0<v<=most
+        else: ok = isinstance(v, int) and 0<v<=(len(sd) if k.endswith('depth') else most)
+        if ok: continue
+        raise ValueError(f'{name} claims {k} {repr(v)[:40]}, which its tensors cannot be')
+    if sd['patch_embed.proj.weight'].ndim!=4:
+        raise ValueError(f'{name} has a patch_embed.proj.weight of '
+                         f'{tuple(sd["patch_embed.proj.weight"].shape)}; it has four axes')
 
 def _layout(sd, args):
     "'pretrained', 'flow', 'stereo' or 'dust3r'"

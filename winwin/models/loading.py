@@ -8,12 +8,12 @@ __all__ = ['LEFT_OUT', 'read_checkpoint', 'empty_parameters', 'fill_model', 'fro
            'load_vit']
 
 # %% ../../nbs/models/03_loading.ipynb #9aed7cfa
-import argparse, json, pickle, re, warnings, zipfile
+import argparse, pickle, re, warnings, zipfile
 from pathlib import Path
 import torch, torch.nn as nn
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from ..machine import check_file, read_json, read_tensors
 from .vit import ViT
 
 # %% ../../nbs/models/03_loading.ipynb #fb06e004
@@ -22,22 +22,26 @@ def read_checkpoint(
 )->dict: # Its contents; tensors stay in the file until they are used
     "Tensors and plain values of a file; nothing in it is run"
     path = Path(path)
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f'{path} is no file; give a checkpoint, .pth or .safetensors')
+    check_file(path)
     if path.suffix=='.safetensors':
         beside = path.with_name('config.json') # as written by huggingface_hub
-        config = json.loads(beside.read_text()) if beside.exists() else {}
-        return dict(model=load_file(path), config=config)
+        config = read_json(beside) if beside.exists() else {}
+        return dict(model=read_tensors(path), config=config)
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
-            return torch.load(path, map_location='cpu', weights_only=True,
-                              mmap=zipfile.is_zipfile(path))
+            found = torch.load(path, map_location='cpu', weights_only=True,
+                               mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         reason = re.search(r'(?:GLOBAL|Unsupported).{,90}', str(error))
         raise ValueError(f'{path.name} is refused and nothing of it was run: it holds more than '
                          f'tensors and plain values. {reason[0] if reason else ""}') from error
-    except (RuntimeError,EOFError) as error:
+    except Exception as error: # a damaged file fails in many ways
         raise ValueError(f'{path.name} is no checkpoint, or broken: {error}') from error
+    if isinstance(found, dict): return found
+    raise ValueError(f'{path.name} holds a {type(found).__name__}; a checkpoint is a dictionary of '
+                     f'tensors by name')
 
 # %% ../../nbs/models/03_loading.ipynb #170a965a
 class empty_parameters(TorchFunctionMode):
@@ -171,7 +175,7 @@ def find_weights(
     places = [file.get(k) for k in ('state_dict_ema','model_ema','state_dict','model','teacher')]
     found = next((o for o in places if holds_tensors(o)), file)
     def plain(name): return name.removeprefix('module.').removeprefix('backbone.')
-    return {plain(k): v for k,v in found.items() if isinstance(v, Tensor)}
+    return {plain(str(k)): v for k,v in found.items() if isinstance(v, Tensor)}
 
 # %% ../../nbs/models/03_loading.ipynb #b8c09681
 LEFT_OUT = ('cls_token','dist_token','mask_token','register_tokens','reg_token','pos_embed',
@@ -200,7 +204,7 @@ def fill_vit(
 )->dict: # `file`, `layout`, `left` (parts of the file that were left out) and `fresh`
     "Give `vit` the weights of a plain ViT"
     name = Path(path).name
-    weights,left_out = plain_weights(read_checkpoint(path))
+    weights,left_out = _read_plain(path)
     _check_plain(weights, name)
     if deeper:
         later = [k for k in weights if k.startswith('blocks.') and int(k.split('.')[1])>=vit.depth]
@@ -223,14 +227,23 @@ def is_plain(
     path:str|Path, # A checkpoint file
 )->bool:
     "Whether a file holds a ViT that `fill_vit` can read, by the names in it"
-    weights,_ = plain_weights(read_checkpoint(path))
+    weights,_ = _read_plain(path)
     return 'patch_embed.proj.weight' in weights and any(k.startswith('blocks.') for k in weights)
 
 # %% ../../nbs/models/03_loading.ipynb #0d3d1a34
+def _read_plain(path):
+    "Weights of a plain ViT in a file, and names that were left out; an error names the file"
+    file = read_checkpoint(path)
+    try: return plain_weights(file)
+    except Exception as error: # tensors of odd shapes
+        raise ValueError(f'{Path(path).name} is no plain vision transformer: {error}') from error
+
 def _depth(weights):
     "Number of blocks"
-    return 1+max(int(k.split('.')[1]) for k in weights if k.startswith('blocks.'))
+    found = [re.match(r'blocks\.(\d{1,4})\.', k) for k in weights]
+    return 1+max((int(m[1]) for m in found if m), default=-1)
 
+# %% ../../nbs/models/03_loading.ipynb #c03e142d
 def _check_plain(weights, name):
     "Refuse weights that are not those of a plain ViT"
     lacks = [k for k in ('patch_embed.proj.weight','blocks.')
@@ -239,6 +252,11 @@ def _check_plain(weights, name):
         heads = ', '.join(dict.fromkeys(k.split('.')[0] for k in weights)) or 'no tensors'
         raise ValueError(f'{name} is no plain vision transformer: it has no '
                          f'{" and no ".join(lacks)}; it has {heads}')
+    embed = weights['patch_embed.proj.weight'] if 'patch_embed.proj.weight' in weights else None
+    odd = [k for k in weights if k.startswith('blocks.') and not re.match(r'blocks\.\d{1,4}\.', k)]
+    if odd or embed is None or embed.ndim!=4 or not embed.numel() or _depth(weights)>len(weights):
+        raise ValueError(f'{name} is no plain vision transformer: its patch_embed.proj.weight or '
+                         f'the numbers of its blocks make no sense')
     if any(k.startswith('rope') or '.w12.' in k or '.mlp.w1.' in k for k in weights):
         raise ValueError(f'{name} has its own rotary positions or gated MLPs; timm_encoder runs it '
                          f'unmodified')
@@ -252,7 +270,7 @@ def load_vit(
     **over,                   # Other arguments of `ViT`
 )->ViT: # Its `loaded` lists the parts of the file that were left out
     "A plain ViT from a file, with rotary positions instead of its own"
-    weights,_ = plain_weights(read_checkpoint(path))
+    weights,_ = _read_plain(path)
     _check_plain(weights, Path(path).name)
     C,in_chans,P,_ = weights['patch_embed.proj.weight'].shape
     hidden = next((len(v) for k,v in weights.items() if k.endswith('mlp.fc1.weight')), 4*C)

@@ -9,12 +9,13 @@ __all__ = ['TrainedRun', 'open_run', 'Tempering', 'choose_temperature', 'theory_
 
 # %% ../../nbs/temperature/04_checkpoint.ipynb #b7ceb2bd
 import hashlib, json, math, time, warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 import torch, torch.nn as nn
 from torch import Tensor
 from torch.utils.data import Dataset
-from ..machine import pick_device, plural
+from ..machine import hold_folder, pick_device, plural
 from ..models.controls import set_temperature
 from ..models.hub import load_model, restore_temperatures, save_model, temperature_dict
 from ..tasks.task import Task
@@ -287,7 +288,11 @@ def keep_temperature(
     old = dict(way=t.way, kind=t.numbers['kind'], images=t.numbers['images'], tau=saved['tau'],
                metrics=saved['metrics'])
     extra = saved['extra'] | dict(temperatures=[*saved['extra'].get('temperatures', []), old])
-    return save_model(run.model, run.folder, {}, extra)
+    with _alone_in(run.folder): return save_model(run.model, run.folder, {}, extra)
+
+def _alone_in(folder):
+    "Context in which no training writes to the run that a checkpoint belongs to"
+    return hold_folder(folder.parent) if folder.name in ('best','last') else nullcontext()
 
 def undo_temperature(
     checkpoint:str|Path, # Folder of a run, or of a checkpoint
@@ -299,7 +304,8 @@ def undo_temperature(
     if last is None:
         raise ValueError(f'the temperatures of {folder} were never changed; nothing to undo')
     restore_temperatures(model, last['tau'])
-    save_model(model, folder, last['metrics'], model.saved['extra'] | dict(temperatures=rest))
+    extra = model.saved['extra'] | dict(temperatures=rest)
+    with _alone_in(folder): save_model(model, folder, last['metrics'], extra)
     return last['tau']
 
 # %% ../../nbs/temperature/04_checkpoint.ipynb #63a32699

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch, torch.nn as nn
 from torch import Tensor
 from tqdm.auto import tqdm
-from ..machine import evaluating, patch, patch_property, replace_file
+from ..machine import evaluating, patch, patch_property, read_json, replace_file
 from ..models.controls import attention_layers, get_temperature, layer_tau, set_layer_tau
 from ..models.controls import set_temperature
 
@@ -61,7 +61,8 @@ def _measure(model, score, tau, kind, done, path):
 def _read_sweep(path, kind):
     "Scores by temperature from a file, if there is one"
     if path is None or not Path(path).exists(): return {}
-    saved = json.loads(Path(path).read_text(encoding='utf-8'))
+    saved = read_json(path)
+    if not {'kind','scores'} <= saved.keys(): raise ValueError(f'{path} holds no sweep')
     if saved['kind']!=kind:
         raise ValueError(f'{path} has a sweep of {saved["kind"]!r} layers, not {kind!r}; use '
                          f'another file')

@@ -10,7 +10,7 @@ import json, sys, time
 from pathlib import Path
 import torch
 from tqdm.auto import tqdm
-from ..machine import cpu_seconds, patch, replace_file, resident
+from ..machine import check_file, cpu_seconds, patch, replace_file, resident
 
 # %% ../../nbs/training/02_log.ipynb #8949378e
 class RunLog:
@@ -43,11 +43,19 @@ class RunLog:
 def _cut_log(path, step):
     "Drop the lines after `step`; returns the CPU seconds of those that stay"
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = path.read_text(encoding='utf-8').splitlines() if path.exists() else []
-    keep = [o for o in lines if o.endswith('}') and json.loads(o)['step']<=step]
-    text = ''.join(o+'\n' for o in keep)
+    keep = [o for o in _lines(path) if o['step']<=step] if path.exists() else []
+    text = ''.join(json.dumps(o)+'\n' for o in keep)
     replace_file(path, lambda tmp: tmp.write_text(text, encoding='utf-8'))
-    return max((json.loads(o).get('cpu_s', 0.) for o in keep), default=0.)
+    return max((o['cpu_s'] for o in keep if isinstance(o.get('cpu_s'), float)), default=0.)
+
+def _lines(path):
+    "Lines of a log, without those that a crash or a hand has damaged"
+    out = []
+    for text in check_file(path).read_text(encoding='utf-8', errors='replace').splitlines():
+        try: line = json.loads(text)
+        except (ValueError,RecursionError): continue
+        if isinstance(line, dict) and isinstance(line.get('step'), int): out.append(line)
+    return out
 
 def _tensorboard(out):
     "TensorBoard's writer for a folder; an error says how to install it"
@@ -105,7 +113,7 @@ def read_log(
     path = Path(out)/'log.jsonl' if Path(out).is_dir() else Path(out)
     if not path.exists():
         raise FileNotFoundError(f'{path} does not exist; fit(..., out=folder) writes it')
-    return [json.loads(o) for o in path.read_text(encoding='utf-8').splitlines() if o.endswith('}')]
+    return _lines(path)
 
 # %% ../../nbs/training/02_log.ipynb #8d918bd7
 def show_log(

@@ -7,25 +7,27 @@ __all__ = ['TrainConfig', 'read_config', 'make_optimizer', 'make_schedule', 'Tra
            'train_step', 'TrainResult', 'fit', 'resume']
 
 # %% ../../nbs/training/03_loop.ipynb #b0fc6e96
-import copy, json, math, signal, threading
+import copy, json, math, os, signal, threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 import torch, torch.nn as nn
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils.fsdp_utils import fsdp2_prepare_model
-from safetensors.torch import save_file
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
 from timm.utils import ModelEmaV3
 from torch.utils.data import Dataset
-from ..machine import finish_write, patch, patch_property, write_folder
+from .. import __version__
+from ..machine import find_folder, hold_folder, patch, patch_property, write_folder
+from ..machine import write_tensors
 from ..windows.schemes import parse_scheme
 from ..data.items import first_checked
 from ..models.hub import check_savable, load_model, save_model as write_model
+from ..models.hub import temperature_dict
 from ..tasks.task import Task, evaluate
 from ..tasks.registry import make_task
 from .streams import ItemStream, batches as item_batches, derive_seed
@@ -69,6 +71,8 @@ def check(self:TrainConfig):
     parse_scheme(self.windows)
     for k in ('steps','batch_size','accumulate','log_every','save_every'):
         if getattr(self, k)<1: raise ValueError(f'{k} {getattr(self, k)} must be at least 1')
+    for k,most in dict(steps=10**9, batch_size=10**5, accumulate=10**5, workers=1000).items():
+        if getattr(self, k)>most: raise ValueError(f'{k} {getattr(self, k)} must be at most {most}')
     for k in ('lr','warmup','min_lr','weight_decay','workers','seed'):
         if getattr(self, k)<0: raise ValueError(f'{k} {getattr(self, k)} must not be negative')
     for k in ('layer_decay','ema'):
@@ -82,7 +86,11 @@ def read_config(
     kind:type=TrainConfig, # Dataclass
 ):
     "A `kind` from its saved fields; lists become tuples"
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k,v in saved.items()})
+    if unknown := sorted(saved.keys()-{f.name for f in fields(kind)}):
+        raise ValueError(f'winwin {__version__} has no setting {", ".join(unknown)}; a newer '
+                         f'version wrote it: update winwin')
+    try: return kind(**{k: tuple(v) if isinstance(v, list) else v for k,v in saved.items()})
+    except TypeError as error: raise ValueError(f'damaged settings: {error}') from error
 
 # %% ../../nbs/training/03_loop.ipynb #b86da9f8
 def make_optimizer(
@@ -145,9 +153,22 @@ def batches(self:TrainRun)->Iterator[dict]:
     cfg = self.config
     acc = self.accelerator
     choose = partial(self.task.draw_windows, scheme=parse_scheme(cfg.windows), patch=self.patch)
-    return item_batches(self.draws, range(self.step, cfg.steps), cfg.batch_size, cfg.accumulate,
-                        acc.process_index, acc.num_processes, cfg.workers,
-                        acc.device.type=='cuda', choose)
+    source = item_batches(self.draws, range(self.step, cfg.steps), cfg.batch_size, cfg.accumulate,
+                          acc.process_index, acc.num_processes, cfg.workers,
+                          acc.device.type=='cuda', choose)
+    return _save_if_loading_fails(self, source)
+
+# %% ../../nbs/training/03_loop.ipynb #76750499
+def _save_if_loading_fails(run, source):
+    "The batches of `source`; if a process that loads them dies, the steps so far are saved"
+    try: yield from source
+    except RuntimeError as error:
+        text = str(error)
+        if text.startswith('DataLoader worker'): # out of memory, as a rule
+            if run.step and run.accelerator.num_processes==1: run.save() # others still wait
+            raise OSError(f'a process that loads data was killed after step {run.step}: {text}. '
+                          f'It may have run out of memory: take fewer workers') from error
+        raise
 
 # %% ../../nbs/training/03_loop.ipynb #5fb318e5
 @patch
@@ -210,12 +231,23 @@ def save(self:TrainRun):
     raw = unshard(self.raw.state_dict()) if self.ema else None
     state = dict(step=self.step, best=self.best, optimizer=unshard(self.opt.state_dict()),
                  what=json.dumps(self.settings), raw=raw,
-                 scaler=acc.scaler.state_dict() if acc.scaler else None)
+                 scaler=acc.scaler.state_dict() if acc.scaler else None,
+                 tau=temperature_dict(self.final))
     if not acc.is_main_process: return
+    self._check_finite(self.final.state_dict(), raw or {})
     def write(folder):
         self.save_model(folder)
         write_state(folder, state)
     write_folder(self.out/'last', write)
+
+# %% ../../nbs/training/03_loop.ipynb #9c9b610a
+@patch
+def _check_finite(self:TrainRun, *weights):
+    "Raise an error rather than replace a good checkpoint by one that cannot be resumed"
+    for name,w in (o for some in weights for o in some.items()):
+        if w.is_floating_point() and not w.isfinite().all():
+            raise FloatingPointError(f'{name} is not finite after step {self.step}; the last '
+                                     f'checkpoint in {self.out} is kept. Lower the learning rate')
 
 # %% ../../nbs/training/03_loop.ipynb #2b0d109a
 @patch
@@ -310,7 +342,7 @@ def _not_finite(run, batches, losses, norm=0.):
         f'{what}, images {batch["index"].tolist()} of the training set{where}. Usual causes: '
         f'a learning rate that is too large, targets that are not finite, fp16 where bf16 would do')
 
-
+# %% ../../nbs/training/03_loop.ipynb #c82afd83
 def _save_batch(run, batch, loss, folder):
     "Write the maps and windows of a batch, and a report"
     folder.mkdir(parents=True, exist_ok=True)
@@ -318,7 +350,7 @@ def _save_batch(run, batch, loss, folder):
     maps = {k: batch[k].contiguous() for k in run.task.keys}
     corners = {k.replace('windows', 'yx'): batch[k].yx.contiguous()
                for k in ('windows','windows2') if k in batch}
-    save_file(maps|corners, folder/'batch.safetensors')
+    write_tensors(folder/'batch.safetensors', maps|corners)
     weights = [n for n,p in run.raw.named_parameters() if not p.isfinite().all()]
     report = dict(step=run.step, loss=str(loss), indices=batch['index'].tolist(),
                   sizes=windows.sizes, grid=windows.grid, yx=windows.yx.tolist(),
@@ -329,14 +361,15 @@ def _save_batch(run, batch, loss, folder):
 def _all_steps(run, valid, log):
     "Do the steps that are left"
     cfg = run.config
-    source = first_checked(run.batches(), run.raw)
-    while run.step<cfg.steps:
-        log.step(train_step(run, source))
-        last = run.step==cfg.steps
-        due = last or (cfg.eval_every and run.step%cfg.eval_every==0)
-        if valid is not None and due: _score(run, valid, log)
-        if last or run.stop or run.step%cfg.save_every==0: run.save()
-        if run.stop and not last: raise KeyboardInterrupt(f'stopped after step {run.step}')
+    with closing(run.batches()) as loaded:
+        source = first_checked(loaded, run.raw)
+        while run.step<cfg.steps:
+            log.step(train_step(run, source))
+            last = run.step==cfg.steps
+            due = last or (cfg.eval_every and run.step%cfg.eval_every==0)
+            if valid is not None and due: _score(run, valid, log)
+            if last or run.stop or run.step%cfg.save_every==0: run.save()
+            if run.stop and not last: raise KeyboardInterrupt(f'stopped after step {run.step}')
 
 def _score(run, valid, log):
     "Evaluate, and keep the model if it is the best so far"
@@ -356,12 +389,15 @@ def _gentle_stop():
     "Within: a function that returns the signal that asked to stop, or none"
     asked = []
     def on_signal(number, frame):
-        if asked: raise KeyboardInterrupt
+        if asked and number==signal.SIGINT: raise KeyboardInterrupt
         asked.append(number)
     if threading.current_thread() is not threading.main_thread(): # only there can signals be caught
         yield lambda: None
         return
-    before = {n: signal.signal(n, on_signal) for n in (signal.SIGINT,signal.SIGTERM)}
+    numbers = [signal.SIGINT,signal.SIGTERM]
+    if hasattr(signal, 'SIGHUP') and signal.getsignal(signal.SIGHUP)!=signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {n: signal.signal(n, on_signal) for n in numbers}
     try: yield lambda: asked[0] if asked else None
     finally:
         for number,handler in before.items(): signal.signal(number, handler)
@@ -408,14 +444,21 @@ def fit(
 )->TrainResult:
     "Train a model on windows and return it with its scores and log"
     out = None if out is None else Path(out)
-    if out is not None and finish_write(out/'last').exists():
-        raise ValueError(f'{out} holds a run already; resume({str(out)!r}, data) continues it')
     if out is not None and not hasattr(model, 'config'):
         raise ValueError('the model has no config, so a checkpoint could not be loaded again; use '
                          'create_model, or out=None')
     if out is not None: check_savable(model)
-    run = TrainRun(model, data, config, task, transform, out, extra)
-    return _train(run, valid, progress, watch)
+    with _alone_in(out):
+        if out is not None and find_folder(out/'last'):
+            raise ValueError(f'{out} holds a run already; resume({str(out)!r}, data) continues it')
+        run = TrainRun(model, data, config, task, transform, out, extra)
+        return _train(run, valid, progress, watch)
+
+# %% ../../nbs/training/03_loop.ipynb #81028853
+def _alone_in(out):
+    "Context in which no other run writes to `out`; the first of several processes asks for it"
+    first = os.environ.get('RANK', '0')=='0'
+    return hold_folder(out) if out is not None and first else nullcontext()
 
 # %% ../../nbs/training/03_loop.ipynb #71360b91
 def resume(
@@ -431,16 +474,37 @@ def resume(
 )->TrainResult:
     "Continue an interrupted run from its last checkpoint; returns what `fit` would have"
     out = Path(out)
-    if not finish_write(out/'last').exists():
+    if not find_folder(out/'last'):
         raise FileNotFoundError(f'{out} holds no checkpoint to resume from; fit starts a run')
-    model = load_model(out/'last')
-    state = read_state(out/'last')
-    saved = json.loads(state['what'])
-    old = read_config(saved['train'])
-    saved['train'] = asdict(old) # with the settings that have been added since it was written
-    run = TrainRun(model, data, config or old, task, transform, out, extra)
-    if lines := config_differences(saved, run.settings):
-        raise ValueError('\n  '.join([f'{out} was trained differently:', *lines]) +
-                         '\nUse the same settings, or another folder')
-    run.restore(state)
-    return _train(run, valid, progress, watch)
+    with _alone_in(out):
+        model,state,saved = _read_checkpoint(out/'last')
+        old = read_config(saved['train'])
+        saved['train'] = asdict(old) # with the settings that have been added since it was written
+        run = TrainRun(model, data, config or old, task, transform, out, extra)
+        if lines := config_differences(saved, run.settings):
+            raise ValueError('\n  '.join([f'{out} was trained differently:', *lines]) +
+                             '\nUse the same settings, or another folder')
+        try: run.restore(state)
+        except (KeyError,TypeError,ValueError,RuntimeError,AttributeError) as error:
+            raise ValueError(f'{out/"last"} cannot be resumed: {error!r}') from error
+        return _train(run, valid, progress, watch)
+
+# %% ../../nbs/training/03_loop.ipynb #07cd8d3c
+def _read_checkpoint(last):
+    "Model, state and settings of a checkpoint; an error names the folder if they do not fit"
+    model = load_model(last)
+    state = read_state(last)
+    try:
+        step = state['step']
+        saved = json.loads(state['what'])
+        saved['train'].keys()
+    except (KeyError,TypeError,ValueError,AttributeError) as error:
+        raise ValueError(f'{last/"state.json"} is no state of a run, or damaged: '
+                         f'{error!r}') from error
+    if model.saved['extra'].get('step', step)!=step:
+        raise ValueError(f'{last} has the model of step {model.saved["extra"]["step"]} and the '
+                         f'state of step {step}; two processes wrote to it')
+    if 'tau' in state and state['tau']!=temperature_dict(model):
+        raise ValueError(f'the temperatures of {last} were changed after training; restore them '
+                         f'with winwin temperature {last} --undo')
+    return model,state,saved

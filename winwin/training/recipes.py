@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 import torch, torch.nn as nn
 from torch.utils.data import Dataset
-from ..machine import plural, unknown_name
+from ..machine import find_folder, plural, read_folder, read_json, unknown_name
 from ..data.augment import Augment, FlowAugment
 from ..data.items import too_small, usual_size
 from ..models.loading import is_plain
@@ -23,6 +23,7 @@ from ..models.croco import load_croco
 from ..tasks.task import Task
 from ..tasks.segmentation import class_weights
 from ..tasks.registry import make_task, task_class
+from .checkpoints import config_differences
 from .loop import TrainConfig, TrainResult, fit, read_config, resume as resume_run
 from .sources import FirstItems, MADE_DATA, ResizedItems, is_mixture, open_mixture
 from .sources import NothingHeldOut, open_source, parse_mix
@@ -195,6 +196,8 @@ _pairs = Recipe(
 
 _croco_mix = '40*sintel + 40*sintel-final + 4*things + 4*things-final + 4*chairs'
 
+_croco_mix = '40*sintel + 40*sintel-final + 4*things + 4*things-final + 4*chairs'
+
 presets |= {
     'sintel-flow': replace(
         _pairs, head='decoupled', data=_croco_mix, valid='sintel', frame=(432,1024),
@@ -363,7 +366,11 @@ def recipe_task(
         task.weight = _class_weights(recipe.class_weights, task, data)
     return task
 
+<<<<<<< HEAD
 # %% ../../nbs/training/05_recipes.ipynb #659863a3
+=======
+# %% ../../nbs/training/05_recipes.ipynb #9db4ebc2
+>>>>>>> origin/main
 def _class_weights(text, task, data):
     "Weights of the classes of a task, counted or given by name"
     if text=='auto': return class_weights(data, len(task.classes), task.ignore)
@@ -504,7 +511,8 @@ def train_recipe(
     task = recipe_task(recipe, data, weigh=True)
     args = dict(valid=valid, transform=recipe_augment(recipe, task), task=task, progress=progress,
                 watch=watch, extra=_remember(recipe, data))
-    if resume and out is not None and _has_checkpoint(Path(out)):
+    if resume and out is not None and find_folder(Path(out)/'last'):
+        _check_same(recipe, Path(out)/'last')
         return resume_run(out, data, recipe.train, **args)
     model = recipe_model(recipe, task)
     if progress and getattr(model, 'loaded', None): print(_say_loaded(model.loaded))
@@ -525,9 +533,18 @@ def _remember(recipe, data):
     return out if held is None else out | dict(held_out=held)
 
 # %% ../../nbs/training/05_recipes.ipynb #0489ae64
-def _has_checkpoint(out):
-    "Whether a run was saved in `out`, even if a crash interrupted the last write"
-    return any((out/f'last{k}').exists() for k in ('','.new','.old'))
+def _check_same(recipe, last):
+    "Raise an error if a checkpoint was trained by another recipe; data may have moved"
+    config = read_folder(last, lambda at: read_json(at/'config.json'))
+    saved = config.get('extra', {}).get('recipe')
+    if saved is None: return # it was trained by `fit`
+    def fixed(fields): return {k: v for k,v in fields.items() if k not in _MAY_CHANGE}
+    lines = config_differences(fixed(asdict(read_recipe(saved))), fixed(asdict(recipe)))
+    if lines:
+        raise ValueError('\n  '.join([f'{last.parent} was trained differently:', *lines]) +
+                         '\nUse the same settings, or another folder')
+
+_MAY_CHANGE = ('root','valid','valid_root','valid_images')
 
 def _say_loaded(loaded):
     "One line on the weights that a model starts from"

@@ -39,6 +39,9 @@ def parse_mix(
         if n<1:
             raise ValueError(f'{term.strip()!r} in {text!r} takes nothing; leave it out or give at '
                              f'least 1')
+        if n>10**7:
+            raise ValueError(f'{term.strip()!r} in {text!r}: at most 10 million items of a set are '
+                             f'taken in an epoch')
         terms.append((n, m[2] or '*', m[3]))
     return terms
 
@@ -311,7 +314,11 @@ def open_source(
         raise ValueError(f'data {name!r} needs root, the folder or file that holds it')
     return _sources[name](r, train)
 
+<<<<<<< HEAD
 # %% ../../nbs/training/04_sources.ipynb #b8378447
+=======
+# %% ../../nbs/training/04_sources.ipynb #bdf4c0e8
+>>>>>>> origin/main
 def is_mixture(
     name:str, # Data of a recipe
 )->bool:
@@ -353,6 +360,7 @@ class FirstItems(PartOf):
     def __len__(self): return self.n
     def __getitem__(self, i): return self.data[range(self.n)[i]]
 
+# %% ../../nbs/training/04_sources.ipynb #76506653
 class ResizedItems(PartOf):
     "A set at another size, its targets too"
     def __init__(self,

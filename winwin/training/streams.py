@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np, torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from ..machine import default_device, patch
+from ..machine import default_device, ignore_stop_signals, patch
 from ..data.augment import MapKind, fit_to_patches, resize_item
 from ..data.items import Careful, as_item, item_text, raise_errors
 
@@ -113,11 +113,19 @@ def batches(
 )->Iterator[dict[str,Tensor]]:
     "The batches of some steps, in order"
     one = dict(batch=batch, accumulate=accumulate, world=world)
-    order = [draws_of(step, i, rank, **one) for step in steps for i in range(accumulate)]
+    order = (draws_of(step, i, rank, **one) for step in steps for i in range(accumulate))
     collate = partial(_collate, choose, draws.seed)
     loader = DataLoader(Careful(draws), batch_sampler=order, num_workers=workers,
-                        collate_fn=collate, pin_memory=pin_memory)
-    return raise_errors(loader)
+                        collate_fn=collate, pin_memory=pin_memory,
+                        worker_init_fn=ignore_stop_signals)
+    return _end_workers(iter(loader))
+
+def _end_workers(source):
+    "The batches of `source`; the processes that load them end with it"
+    try: yield from raise_errors(source)
+    finally: # a traceback that somebody keeps would keep them too
+        end = getattr(source, '_shutdown_workers', None)
+        if end is not None: end()
 
 def _collate(choose, seed, items):
     "Items as a batch, with windows if `choose` draws them; an error among them is passed on"

@@ -218,6 +218,7 @@ def random_sizes(
     "Draw window sizes: the randomised schemes of the paper's Table 6, budget up to rounding"
     grid = as_size(grid, 'grid')
     ns,tokens,aspects = _ranges(tokens, n, ratio, aspect)
+    if max(ns)>10**4: raise ValueError(f'n {max(ns)} windows; at most 10000 are drawn')
     if min(ns)*min_side**2>grid[0]*grid[1]:
         raise ValueError(f'no layout: {min(ns)} windows of {min_side}x{min_side} tokens or more '
                          f'exceed {grid}')

@@ -76,6 +76,7 @@ def _term(text):
     if text.isdigit(): return int(text)
     if m := re.fullmatch(r'(\d+)\*(\d+)x(\d+)', text):
         n,h,w = map(int, m.groups())
+        if n>10**4: raise ValueError(f'{n} windows in a scheme; at most 10000 are drawn')
         return [(h,w)]*n or None
     if m := re.fullmatch(r'(\d+)x(\d+)', text):
         first,side = map(int, m.groups())
@@ -88,7 +89,9 @@ def _term(text):
 # %% ../../nbs/windows/02_schemes.ipynb #14bd8993
 def _random_options(text, name):
     "Arguments of `random_sizes` from `key=value` or `key=low-high`, separated by commas"
-    def number(text): return float(text) if '.' in text else int(text)
+    def number(text):
+        try: return float(text) if '.' in text else int(text)
+        except ValueError: raise ValueError(f'{text!r} in {name!r} is no number') from None
     out = {}
     for part in filter(None, text.split(',')):
         m = re.fullmatch(r'(tokens|n|ratio|aspect|min_side)=([\d.]+)(?:-([\d.]+))?', part)
@@ -96,6 +99,9 @@ def _random_options(text, name):
             raise ValueError(f'{part!r} in {name!r} is unknown; '
                              f'use tokens, n, ratio, aspect, min_side: n=2-4')
         key,low,high = m.groups()
+        if key=='n' and not re.fullmatch(r'\d{1,4}(-\d{1,4})?', part[2:]):
+            raise ValueError(f'{part!r} in {name!r}: the number of windows is a whole number up to '
+                             f'9999, or two: n=2-4')
         if high is None: out[key] = number(low)
         elif key=='n': out[key] = tuple(range(number(low), number(high)+1))
         else: out[key] = number(low),number(high)

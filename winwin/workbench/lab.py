@@ -7,7 +7,9 @@ __all__ = ['explorers', 'lab_notebook', 'notebook_cell', 'write_notebooks', 'che
            'free_port', 'LabServer', 'run_lab']
 
 # %% ../../nbs/workbench/07_lab.ipynb #8070ab5b
-import json, os, re, secrets, signal, socket, subprocess, sys, tempfile, time, urllib.request
+import json, os, re, secrets, signal, socket, subprocess, sys, tempfile, threading, time
+import urllib.request
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from ..machine import patch, unknown_name
@@ -73,12 +75,21 @@ def write_notebooks(
 )->dict[str,Path]: # File of every explorer, and of all as 'workbench'
     "Write the notebooks of the workbench that do not exist yet"
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    me = os.getuid() if hasattr(os, 'getuid') else 0
+    if me not in (0,folder.stat().st_uid):
+        raise ValueError(f'the folder {folder} belongs to another user; choose another with '
+                         f'--folder')
     files = {k: folder/f'{k}.ipynb' for k in ('workbench',*explorers)}
     for name,file in files.items():
         nb = lab_notebook(name if name in explorers else None)
-        if not file.exists(): file.write_text(json.dumps(nb, indent=1) + '\n')
+        if not file.exists(): _write_private(file, json.dumps(nb, indent=1) + '\n')
     return files
+
+def _write_private(file, text):
+    "Write a new file that only its owner can read"
+    with open(os.open(file, os.O_WRONLY|os.O_CREAT|os.O_EXCL, 0o600), 'w', encoding='utf-8') as to:
+        to.write(text)
 
 # %% ../../nbs/workbench/07_lab.ipynb #99ba5f7c
 _kinds = dict(lab=('JupyterLab','jupyterlab'), app=('Voila','voila'))
@@ -114,13 +125,15 @@ _no_news = {'disabledExtensions': {'@jupyterlab/apputils-extension:announcements
 _policy = ("default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; "
            "connect-src 'self' ws://127.0.0.1:* data: blob:; frame-ancestors 'self'")
 
-def _write_settings(at):
+def _write_settings(at, token):
     "Write a server's settings into folder `at`; returns the environment that points to them"
-    argv = [sys.executable,'-m','ipykernel_launcher','-f','{connection_file}']
+    argv = [sys.executable,'-P','-m','ipykernel_launcher','-f','{connection_file}']
     _write_json(at/'data'/'kernels'/'python3'/'kernel.json', dict(argv=argv, **_python))
     _write_json(at/'config'/'labconfig'/'page_config.json', _no_news)
+    secret = dict(IdentityProvider=dict(token=token))
+    _write_json(at/'config'/'jupyter_server_config.json', secret)
     _write_plain_page(at/'data')
-    server = dict(tornado_settings=dict(headers={'Content-Security-Policy': _policy}))
+    server = dict(token=token, tornado_settings=dict(headers={'Content-Security-Policy': _policy}))
     # other JupyterLab extensions may not work in Voila
     parts = ['@jupyter-widgets/jupyterlab-manager','@voila-dashboards/widgets-manager8','anywidget']
     voila = dict(Voila=server, VoilaConfiguration=dict(extension_allowlist=parts))
@@ -143,14 +156,25 @@ def _write_plain_page(at):
     (at/own).parent.mkdir(parents=True)
     (at/own).write_text(page, encoding='utf-8')
 
-def _command(kind, folder, port, token):
+# %% ../../nbs/workbench/07_lab.ipynb #ac35f7e6
+_start_code = """import os, runpy, signal, sys, threading
+def watch():
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=watch, daemon=True).start()
+sys.argv = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)
+"""
+
+def _command(kind, folder, port):
     "Command line that starts a server"
-    start = [sys.executable,'-m','jupyterlab' if kind=='lab' else 'voila']
+    start = [sys.executable,'-P','-c',_start_code,'jupyterlab' if kind=='lab' else 'voila']
     if kind=='app':
         return [*start,str(folder),'--no-browser',f'--port={port}','--Voila.ip=127.0.0.1',
-                '--Voila.port_retries=0',f'--Voila.token={token}','--show_tracebacks=True']
+                '--Voila.port_retries=0','--show_tracebacks=True']
+    root = ['--allow-root'] if hasattr(os, 'getuid') and os.getuid()==0 else []
     return [*start,'--no-browser','--ip=127.0.0.1',f'--port={port}','--ServerApp.port_retries=0',
-            f'--IdentityProvider.token={token}',f'--ServerApp.root_dir={folder}','--allow-root',
+            f'--ServerApp.root_dir={folder}',*root,
             '--LabApp.news_url=','--LabApp.extension_manager=readonly',
             '--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate']
 
@@ -189,10 +213,10 @@ class LabServer:
 @patch
 def _start(self:LabServer):
     apart = dict(start_new_session=True) if os.name!='nt' else dict(creationflags=512)
-    command = _command(self.kind, self.folder, self.port, self.token)
-    env = _write_settings(Path(self.temp.name))
+    command = _command(self.kind, self.folder, self.port)
+    env = _write_settings(Path(self.temp.name), self.token)
     with open(self.log, 'w') as log:
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log,
                                         cwd=self.folder, env=env, **apart)
 
 @patch
@@ -242,6 +266,7 @@ def _end(process, patience=10.):
         except (ProcessLookupError,PermissionError): pass
     elif process.poll() is None: process.kill()
     process.wait()
+    if process.stdin is not None: process.stdin.close()
 
 # %% ../../nbs/workbench/07_lab.ipynb #a12a7043
 def run_lab(
@@ -257,12 +282,11 @@ def run_lab(
     free_port(port)
     write_notebooks(folder)
     try:
-        with _interrupted_by_term(), LabServer(folder, kind, port) as server:
+        with _interrupted_by_signals(), LabServer(folder, kind, port) as server:
             url = server.url(explorer or 'workbench')
             print(f'{_kinds[kind][0]} on the notebooks in {folder}:\n{url}\nCtrl-C stops it.',
                   flush=True)
-            if browser: _open(url)
-            server.process.wait()
+            with _browser(url, Path(folder)) if browser else nullcontext(): server.process.wait()
             lines = _last_lines(server.log)
             print(f'winwin: {_kinds[kind][0]} has ended\n{lines}', file=sys.stderr)
             return 1
@@ -271,16 +295,27 @@ def run_lab(
         return 0
 
 # %% ../../nbs/workbench/07_lab.ipynb #a3a5345f
-class _interrupted_by_term:
-    "Within: SIGTERM acts like Ctrl-C"
+class _interrupted_by_signals:
+    "Within: SIGINT, SIGTERM and SIGHUP act like Ctrl-C"
     def __enter__(self):
         def stop(*_): raise KeyboardInterrupt
-        try: self.old = signal.signal(signal.SIGTERM, stop)
-        except ValueError: self.old = None # not in the main thread
+        self.old = {}
+        if threading.current_thread() is not threading.main_thread(): return
+        for name in ('SIGINT','SIGTERM','SIGHUP'):
+            number = getattr(signal, name, None)
+            if number is None: continue
+            if name=='SIGHUP' and signal.getsignal(number)==signal.SIG_IGN: continue # nohup
+            self.old[number] = signal.signal(number, stop)
     def __exit__(self, *_):
-        if self.old is not None: signal.signal(signal.SIGTERM, self.old)
+        for number,handler in self.old.items(): signal.signal(number, handler)
 
-def _open(url):
+# %% ../../nbs/workbench/07_lab.ipynb #ca45da6b
+@contextmanager
+def _browser(url, folder):
+    "Open an address in the browser, without showing it to other users of this machine"
     import webbrowser
-    try: webbrowser.open(url)
-    except webbrowser.Error: pass # the address is printed
+    file = folder.resolve()/f'.open-{secrets.token_hex(6)}.html'
+    _write_private(file, f'<meta http-equiv="refresh" content="0;url={url}">')
+    with suppress(webbrowser.Error): webbrowser.open(file.as_uri()) # the address is printed too
+    try: yield
+    finally: file.unlink(missing_ok=True)

@@ -1,0 +1,207 @@
+"A run beside readers and other runs, resumed with other settings, with numbers that are not finite, on a full disk."
+import json, os, resource, shutil, socket, subprocess, sys, threading
+import pytest, torch
+from winwin.machine import find_folder, write_folder
+from winwin.models.dense import create_model
+from winwin.models.hub import load_model, save_model
+from winwin.tasks.segmentation import SegTask
+from winwin.training.checkpoints import find_model, read_state
+from winwin.training.log import read_log
+from winwin.training.loop import TrainConfig, TrainRun, fit
+from winwin.training.recipes import train_recipe
+from winwin.worlds.datasets import DrivingWorld
+import winwin.machine as machine
+from .conftest import limit, tiny
+
+# --- Readers beside a writer
+
+@pytest.mark.parametrize('swaps', [True, False])
+def test_readers_do_not_disturb_a_writer(swaps, saved, tmp_path, attack, monkeypatch):
+    "Without the swap, as on file systems that lack it, a folder is replaced by two renames"
+    if not swaps: monkeypatch.setattr(machine, '_swap', lambda one, other: False)
+    model = load_model(saved)
+    errors,done = [],threading.Event()
+    def write():
+        try:
+            for step in range(25): write_folder(tmp_path/'run'/'last', lambda at: save_model(model, at, extra=dict(step=step)))
+        except BaseException as error: errors.append(error)
+        finally: done.set()
+    write_folder(tmp_path/'run'/'last', lambda at: save_model(model, at, extra=dict(step=-1)))
+    writer = threading.Thread(target=write)
+    with limit(100):
+        writer.start()
+        read = gone = 0
+        while not done.is_set():
+            gone += find_folder(tmp_path/'run'/'last') is None
+            try: read += len(load_model(find_model(tmp_path/'run')).saved)>0
+            except BaseException as error: errors.append(error)
+        writer.join()
+    attack.case(f'readers, swap {swaps}', not errors and read>0, errors[:3])
+    if swaps: attack.case('there at every moment', gone==0, f'{gone} moments without a checkpoint')
+    attack.case('the last one stays', load_model(tmp_path/'run'/'last').saved['extra']['step']==24)
+    attack.case('nothing is left over', os.listdir(tmp_path/'run')==['last'], os.listdir(tmp_path/'run'))
+
+def test_a_reader_finds_what_a_crash_left(run, tmp_path, attack):
+    "Every combination of the three names that a crash can leave; nothing is renamed"
+    for names in (['last'], ['last.new'], ['last.old'], ['last','last.new'], ['last','last.old'], ['last.new','last.old'], ['last','last.part'], ['last.old','last.part']):
+        out = tmp_path/'-'.join(names)
+        for k in names: shutil.copytree(run/'last', out/k)
+        load_model(find_model(out))
+        read_state(out/'last')
+        attack.case(f'{names}', sorted(os.listdir(out))==sorted(names), os.listdir(out))
+
+def test_an_incomplete_folder_never_replaces_a_complete_one(run, tmp_path, attack):
+    for what in ('empty','one file','a file'):
+        out = tmp_path/what
+        shutil.copytree(run/'last', out/'last')
+        if what=='a file': (out/'last.new').write_text('x')
+        else: (out/'last.new').mkdir()
+        if what=='one file': shutil.copy(run/'last'/'config.json', out/'last.new')
+        machine.finish_write(out/'last')
+        attack.case(what, (out/'last'/'state.json').exists(), os.listdir(out/'last'))
+        with limit(): write_folder(out/'last', lambda at: (at/'x').write_text('x'))
+
+# --- Two processes in one folder
+
+def test_a_second_run_is_refused_and_a_dead_one_taken_over(run, cache, tmp_path, attack, capfd):
+    out = shutil.copytree(run, tmp_path/'run')
+    recipe = tiny(root=str(cache))
+    again = lambda: train_recipe(recipe, out, resume=True, progress=False)
+    other = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'], stdin=subprocess.PIPE)
+    owner = dict(host=socket.gethostname(), pid=other.pid, birth=machine._birth(other.pid), since='2026-01-01 00:00:00')
+    (out/'.lock').write_text(json.dumps(owner))
+    name = f'process {other.pid} on {socket.gethostname()}, since 2026-01-01'
+    attack.refused('resume beside a run', again, name, '.lock')
+    attack.refused('fit beside a run', lambda: fit(create_model('winwin_seg_micro'), None, TrainConfig(), out=out), name)
+    other.kill()
+    other.wait()
+    with limit(): again()
+    said = capfd.readouterr().err
+    attack.case('a line says so', f'was left by {name}' in said and 'which has ended; taking over' in said, said)
+    attack.case('free afterwards', (out/'.lock').read_text()=='')
+    (out/'.lock').write_text(json.dumps(owner | dict(host='another-machine')))
+    attack.refused('another machine', again, 'another-machine', 'delete')
+    for text in ('{', 'null', '[]', '7', '{"host": 1}', '\x00'*9):
+        (out/'.lock').write_text(text)
+        with limit(): again()
+        attack.case(f'lock {text[:9]!r}', True)
+
+def test_the_owner_is_known_while_it_trains(cache, tmp_path, attack):
+    "The lock is there from the first line of the log, and a second `fit` of the same process is refused too"
+    seen = []
+    def watch(line):
+        seen.append(json.loads((tmp_path/'run'/'.lock').read_text())['pid'])
+        attack.refused('twice in one process', lambda: train_recipe(tiny(root=str(cache)), tmp_path/'run', progress=False), str(os.getpid()))
+    train_recipe(tiny(root=str(cache), steps=1), tmp_path/'run', progress=False, watch=watch)
+    attack.case('owner', set(seen)=={os.getpid()}, seen)
+
+# --- Resume with other settings
+
+@pytest.mark.parametrize('over', [dict(model='winwin_seg_tiny'), dict(head='linear'), dict(pos='sincos'), dict(local_window=4, global_blocks=(1,)), dict(weights='elsewhere'), dict(image_size=(48,48)), dict(patch_size=4),
+                                  dict(windows='full'), dict(lr=.5), dict(seed=3), dict(class_weights='auto'), dict(flip=.1)], ids=lambda o: next(iter(o)))
+def test_resume_with_other_settings(over, run, cache, tmp_path, attack):
+    out = shutil.copytree(run, tmp_path/'run')
+    before = (out/'last'/'config.json').read_bytes()
+    attack.refused(f'resume {over}', lambda: train_recipe(tiny(root=str(cache), **over), out, resume=True, progress=False), 'trained differently', f'{next(iter(over))}: ')
+    attack.case('unchanged', (out/'last'/'config.json').read_bytes()==before)
+
+def test_resume_where_the_data_moved(run, cache, tmp_path):
+    out = shutil.copytree(run, tmp_path/'run')
+    moved = shutil.copytree(cache, tmp_path/'moved')
+    train_recipe(tiny(root=str(moved), valid_images=2), out, resume=True, progress=False)
+
+def test_resume_after_a_temperature_was_chosen(run, cache, tmp_path, attack):
+    out = shutil.copytree(run, tmp_path/'run')
+    model = load_model(out/'last')
+    model.encoder.blocks[0].attn.tau = 1.3
+    save_model(model, out/'last', extra=model.saved['extra'])
+    attack.refused('temperature', lambda: train_recipe(tiny(root=str(cache)), out, resume=True, progress=False), 'temperatures', '--undo')
+
+# --- Numbers that are not finite
+
+class Bad(SegTask):
+    "The gradient of one step is not finite; the loss is"
+    def batch_loss(self, model, batch, patch):
+        loss = super().batch_loss(model, batch, patch)
+        self.calls = getattr(self, 'calls', 0)+1
+        if self.calls!=3: return loss
+        weight = next(model.parameters())
+        return loss + (weight.flatten()[0]*0).abs().sqrt() # 0, with a gradient of 0*inf
+
+def test_a_gradient_that_is_not_finite_never_reaches_a_checkpoint(tmp_path, attack):
+    world = DrivingWorld((32,48), length=4)
+    config = TrainConfig(windows='2x2', steps=6, batch_size=2, save_every=1, layer_decay=None)
+    model = create_model('winwin_seg_micro', num_classes=len(world.classes), depth=1, dim=32, num_heads=2)
+    with pytest.raises(FloatingPointError, match='the norm of its gradient nan'): fit(model, world, config, out=tmp_path/'run', task=Bad(world.classes), progress=False)
+    last = load_model(tmp_path/'run'/'last')
+    attack.case('last is finite', all(v.isfinite().all() for v in last.state_dict().values()))
+    attack.case('last is step 2', read_state(tmp_path/'run'/'last')['step']==2)
+    attack.case('the batch is kept', len(list((tmp_path/'run').glob('not-finite-step2*/batch.safetensors')))==1)
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, attack):
+    world = DrivingWorld((32,48), length=4)
+    config = TrainConfig(windows='2x2', steps=4, batch_size=2, layer_decay=None)
+    run = TrainRun(create_model('winwin_seg_micro', num_classes=len(world.classes), depth=1, dim=32, num_heads=2), world, config, out=tmp_path/'run')
+    run.save()
+    with torch.no_grad(): next(run.raw.parameters()).flatten()[0] = torch.inf
+    with pytest.raises(FloatingPointError, match='is not finite after step 0'): run.save()
+    attack.case('kept', all(v.isfinite().all() for v in load_model(tmp_path/'run'/'last').state_dict().values()))
+
+def test_a_score_that_is_no_number_does_not_stay_best(attack):
+    task = SegTask(('a','b'))
+    nan = float('nan')
+    for new,old,want in ((.5,nan,True), (nan,.5,False), (nan,nan,False), (.5,.4,True), (.4,.5,False)):
+        attack.case(f'{new} after {old}', task.better(dict(mIoU=new), dict(mIoU=old)) is want)
+
+# --- A full disk
+
+def test_a_full_disk(run, cache, tmp_path, attack):
+    "No file may grow beyond a limit, as on a full disk; what was there stays, and is resumed once there is room"
+    out = tmp_path/'run'
+    recipe = tiny(root=str(cache), steps=4)
+    soft,hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    def fill(line):
+        if line['step']==2: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000,hard))
+    def full():
+        try: train_recipe(recipe, out, progress=False, watch=fill)
+        finally: resource.setrlimit(resource.RLIMIT_FSIZE, (soft,hard))
+    attack.refused('full disk', full, str(out/'last'), 'could not be written')
+    attack.case('last stays', read_state(out/'last')['step']==1)
+    attack.case('nothing half-written', {o for o in os.listdir(out) if o.endswith(('.part','.new','.old','.tmp'))}==set(), os.listdir(out))
+    train_recipe(recipe, out, resume=True, progress=False)
+    attack.case('resumed', read_state(out/'last')['step']==4)
+
+def test_a_full_disk_for_a_model(saved, tmp_path, attack):
+    folder = shutil.copytree(saved, tmp_path/'m')
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    model = load_model(folder)
+    soft,hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    def full():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000,hard))
+        try: save_model(model, folder)
+        finally: resource.setrlimit(resource.RLIMIT_FSIZE, (soft,hard))
+    attack.refused('full disk', full, 'model.safetensors')
+    attack.case('as before', {p.name: p.read_bytes() for p in folder.iterdir()}==before)
+
+# --- Workers that fail
+
+class Dies(DrivingWorld):
+    "Item 2 ends the process that loads it; item 3 is damaged"
+    what = 'kill'
+    def __getitem__(self, i):
+        if i==2 and self.what=='kill' and torch.utils.data.get_worker_info(): os.kill(os.getpid(), 9)
+        if i==2 and self.what=='error': raise ValueError('images/0002.png cannot be decoded (7 bytes)')
+        return super().__getitem__(i)
+
+def test_a_worker_that_is_killed_costs_no_step(tmp_path, attack):
+    world = Dies((32,48), length=8)
+    config = TrainConfig(windows='2x2', steps=8, batch_size=1, workers=1, save_every=100, log_every=1, layer_decay=None, seed=1)
+    model = create_model('winwin_seg_micro', num_classes=len(world.classes), depth=1, dim=32, num_heads=2)
+    attack.refused('killed worker', lambda: fit(model, world, config, out=tmp_path/'run', progress=False), 'a process that loads data was killed', 'fewer workers')
+    done = [o['step'] for o in read_log(tmp_path/'run')]
+    attack.case('saved', not done or read_state(tmp_path/'run'/'last')['step']==done[-1], done)
+    world.what = 'error'
+    model = create_model('winwin_seg_micro', num_classes=len(world.classes), depth=1, dim=32, num_heads=2)
+    attack.refused('damaged image', lambda: fit(model, world, config, out=tmp_path/'bad', progress=False), 'images/0002.png cannot be decoded (7 bytes)')
+    try: fit(model, world, config, out=tmp_path/'bad2', progress=False)
+    except ValueError as error: attack.case('without a traceback', 'Traceback' not in str(error), error)
