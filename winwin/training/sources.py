@@ -314,11 +314,7 @@ def open_source(
         raise ValueError(f'data {name!r} needs root, the folder or file that holds it')
     return _sources[name](r, train)
 
-<<<<<<< HEAD
-# %% ../../nbs/training/04_sources.ipynb #b8378447
-=======
 # %% ../../nbs/training/04_sources.ipynb #bdf4c0e8
->>>>>>> origin/main
 def is_mixture(
     name:str, # Data of a recipe
 )->bool:
