@@ -127,7 +127,8 @@ def test_help_of_a_preset(preset, capsys, monkeypatch):
     assert ('--root PATH [options]' in text)==bool(root)
     for group in ('run','model','data','training'): assert f'\n{group}\n' in text
     alien = dict(seg=('--flow-loss','--depth-loss'), depth=('--flow-loss','--class-weights'), flow=('--depth-loss','--class-weights'),
-                 pretrain=('--depth-loss','--class-weights'))
+                 pretrain=('--depth-loss','--class-weights'), stereo=('--depth-loss','--class-weights'),
+                 normals=('--depth-loss','--class-weights'), relative=('--flow-loss','--class-weights'))
     task = preset_help(preset).split('--task NAME')[1].split('(default: ')[1].split(')')[0]
     for flag in alien[task]: assert flag not in text
 

@@ -18,7 +18,7 @@ RUN = 'winwin train folder-seg --root my_data --classes road car other' # a run 
 PAGES = {p: b for p in tool.notebooks() if p.parent.name in ('howto','tutorials') or p.name=='index.ipynb' if (b := [
     line for c in json.loads(p.read_text(encoding='utf-8'))['cells'] if c['cell_type']=='markdown'
     for block in re.findall(r'```sh\n(.*?)```', ''.join(c['source']), re.S) for line in block.strip().splitlines()])}
-DOWNLOADS = ('--weights timm', 'flow-sintel') # parsed only
+DOWNLOADS = ('--weights timm', 'sintel-flow') # parsed only
 
 def picture(path, size, seed, kind='RGB'):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,9 +36,12 @@ def fresh(tmp_path, monkeypatch):
             for i in range(n):
                 picture(tmp_path/root/f'images/{split}/{i}.png', (224,448), i)
                 picture(tmp_path/root/f'labels/{split}/{i}.png', (224,448), i, 'L')
-    for i in range(3): picture(tmp_path/f'my_frames/{i:03}.png', (224,448), i)
+    for i in range(7): picture(tmp_path/f'my_frames/{i:03}.png', (224,448), i)
     for name in ('photos/a.png','a.png','b.png'): picture(tmp_path/name, (96,160), 0)
     picture(tmp_path/'IMAGES'/'a.png', (512,512), 0)
+    cells = json.loads((ROOT/'nbs/howto/own_task.ipynb').read_text(encoding='utf-8'))['cells']
+    task = next(s for s in (''.join(c['source']) for c in cells) if s.startswith('source = """'))
+    (tmp_path/'my_tasks.py').write_text(task.split('"""')[1]) # the file that the page on own tasks shows
     save_file(timm.create_model('vit_tiny_patch16_224').state_dict(), tmp_path/'deit_tiny_patch16_224.safetensors')
     monkeypatch.chdir(tmp_path)
     return tmp_path

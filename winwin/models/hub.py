@@ -158,8 +158,8 @@ def _known_arguments(name, within):
     "Names of the arguments that describe an architecture"
     kinds = dict(decoder=[Decoder], head_args=[ConvNeXtHead,DPTHead,DecoupledDPTHead,LinearHead,
                                                MatchingHead,UpsampleHead]).get(within, [ViT])
-    words = () if within else ('head','head_args','num_classes','num_outputs','flow_scale','mean',
-                               'std','decoder','relative','tied','quiet','checkpointing')
+    words = () if within else ('head','head_args','num_classes','num_outputs','flow_scale','scaled',
+                               'mean','std','decoder','relative','tied','quiet','checkpointing')
     if ':' in name and not within:
         from timm.models.eva import Eva
         from timm.models.vision_transformer import VisionTransformer
