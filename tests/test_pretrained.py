@@ -92,7 +92,7 @@ def test_a_save_that_fails_leaves_everything(tmp_path, monkeypatch):
     before = {p.name: p.read_bytes() for p in (tmp_path/'m').iterdir()}
     with pytest.raises(TypeError): save_model(tiny(), tmp_path/'m', extra=dict(no=object()))
     def full(*a, **k): raise OSError('disk full')
-    monkeypatch.setattr(pretrained, 'save_file', full)
+    monkeypatch.setattr(pretrained, 'write_tensors', full)
     with pytest.raises(OSError): save_model(tiny(), tmp_path/'m')
     assert {p.name: p.read_bytes() for p in (tmp_path/'m').iterdir()}==before
 
@@ -148,7 +148,7 @@ m = p.load_model({str(tmp_path/'m')!r})
 total = sum(o.detach().sum().item() for o in m.parameters())
 print(peak()-before, sum(o.numel() for o in m.parameters())*4/2**20)'''
     grown,size = map(float, subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.split())
-    assert size>100 and grown<1.3*size+15, (grown,size)
+    assert size>80 and grown<1.3*size+15, (grown,size)
 
 def test_recipes_start_from_files(tmp_path):
     "A run begins with CroCo's weights, or with those of a timm backbone"
