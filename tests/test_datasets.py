@@ -338,7 +338,7 @@ def test_nyu_faults(nyu, tmp_path):
     with pytest.raises(FileNotFoundError, match="'train' is listed in splits.mat, which is not beside"): NYUv2(path)
     with pytest.raises(ValueError, match='eigen is for images of 480x640'): NYUv2(path, 'all', eigen=True)
     with h5py.File(tmp_path/'b.mat', 'w') as f: f['images'] = img
-    with pytest.raises(ValueError, match='has no depths; it has images'): NYUv2(tmp_path/'b.mat', 'all')
+    with pytest.raises(ValueError, match='has no array depths; it has images'): NYUv2(tmp_path/'b.mat', 'all')
     with h5py.File(tmp_path/'b.mat', 'a') as f: f['depths'] = z.transpose(0,2,1)
     with pytest.raises(ValueError, match=r'expected are \(N,3,W,H\)'): NYUv2(tmp_path/'b.mat', 'all')
 

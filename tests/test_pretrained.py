@@ -92,7 +92,7 @@ def test_a_save_that_fails_leaves_everything(tmp_path, monkeypatch):
     before = {p.name: p.read_bytes() for p in (tmp_path/'m').iterdir()}
     with pytest.raises(TypeError): save_model(tiny(), tmp_path/'m', extra=dict(no=object()))
     def full(*a, **k): raise OSError('disk full')
-    monkeypatch.setattr(pretrained, 'save_file', full)
+    monkeypatch.setattr(pretrained, 'write_tensors', full)
     with pytest.raises(OSError): save_model(tiny(), tmp_path/'m')
     assert {p.name: p.read_bytes() for p in (tmp_path/'m').iterdir()}==before
 
