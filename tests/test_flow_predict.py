@@ -446,19 +446,19 @@ def made(folder): return sorted(o.relative_to(folder).as_posix() for o in folder
 def test_command_on_two_frames(call, runs, model, tmp_path):
     src = film(tmp_path/'in', ['a','b'])
     code,out,err = call(runs/'flow', src/'a.png', src/'b.png', '-o', tmp_path/'out')
-    assert code==0 and made(tmp_path/'out')==['color/a.png','flow/a.flo'] and str(tmp_path/'out/flow/a.flo') in out, err
+    assert code==0 and made(tmp_path/'out')==['color/a.png','flow/a.flo','legend.png'] and str(tmp_path/'out/flow/a.flo') in out, err
     want = predict(model, *(tensor(photo(seed=i))[None]/255 for i in (0,1)))[0,:2]
     assert torch.allclose(read_flow(tmp_path/'out/flow/a.flo')[0], want, atol=1e-4)
     code,_,err = call(runs/'flow', src/'a.png', src/'b.png', '-o', tmp_path/'out')
     assert code==1 and 'overwrite=True' in err
     words = '--overwrite --kinds flow uncertainty --format png --mode tile --size 16 16 --overlap 0.7 --weights taper --largest all'.split()
     code,_,err = call(runs/'flow', src/'a.png', src/'b.png', '-o', tmp_path/'out', *words)
-    assert code==0 and made(tmp_path/'out')==['color/a.png','flow/a.flo','flow/a.png','uncertainty/a.png'], err
+    assert code==0 and made(tmp_path/'out')==['color/a.png','flow/a.flo','flow/a.png','legend.png','uncertainty/a.png'], err
 
 def test_command_on_folders(call, runs, tmp_path):
     src = film(tmp_path/'in', ['1','2','3'])
     code,out,err = call(runs/'flow', src, '-o', tmp_path/'out', '--largest', 'all')
-    assert code==0 and '4 files written' in out and made(tmp_path/'out')==['color/1.png','color/2.png','flow/1.flo','flow/2.flo'], err
+    assert code==0 and '4 files written' in out and made(tmp_path/'out')==['color/1.png','color/2.png','flow/1.flo','flow/2.flo','legend.png'], err
     code,out,_ = call(runs/'flow', src, '-o', tmp_path/'out')
     assert code==0 and '0 files written' in out and '2 pairs already done' in out
     code,out,err = call(runs/'flow', src, film(tmp_path/'second', ['1','2','3']), '-o', tmp_path/'two', '--kinds', 'color', '--largest', 20)
@@ -484,7 +484,7 @@ def test_command_for_submissions(call, runs, kind, tmp_path, monkeypatch):
 @pytest.mark.parametrize('words,text', [
     (('flow','in/1.png'), '1.png is one frame; give the second one too'), (('flow','in/1.png','wide.png'), 'both need one size'), (('flow','in/1.png','in/9.png'), 'there is no file'),
     (('flow','nowhere','in/1.png'), 'there is no file or folder nowhere'), (('flow','one'), 'a pair needs two frames'), (('flow','in','--submission','sintell'), 'did you mean sintel'),
-    (('flow','in','--submission','sintel','--kinds','color'), '--kinds does not apply'), (('flow','in','--bits','8'), 'bits does not apply to flow'), (('flow','in','--max-depth','8'), 'max_depth does not apply to flow'),
+    (('flow','in','--submission','sintel','--kinds','color'), '--kinds does not apply'), (('flow','in','--bits','8'), 'bits does not apply to flow'), (('flow','in','--max-depth','8'), '--max-depth does not apply to flow'),
     (('seg','in/1.png','in/2.png'), 'the second source in/2.png is for pairs'), (('seg','in','--submission','sintel'), '--submission is for pairs'),
     (('seg','in','--largest','all'), 'largest does not apply to seg'), (('flow','in','--kinds','mask'), 'choose from map, color, uncertainty'), (('flow','in/1.png','in/2.png','--suffixes','a','b'), 'both frames are given')])
 def test_command_mistakes_are_one_line(call, runs, words, text, tmp_path, monkeypatch):
@@ -502,4 +502,4 @@ def test_a_misspelt_option_gets_the_nearest(call):
 def test_single_images_still_work(call, runs, tmp_path):
     src = film(tmp_path/'in', ['1','2'])
     code,_,err = call(runs/'seg', src, '-o', tmp_path/'out', '--bits', 16)
-    assert code==0 and made(tmp_path/'out')==['labels/1.png','labels/2.png','overlay/1.png','overlay/2.png'], err
+    assert code==0 and made(tmp_path/'out')==['classes.json','labels/1.png','labels/2.png','legend.png','overlay/1.png','overlay/2.png'], err

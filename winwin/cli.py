@@ -58,6 +58,7 @@ def parse_train(
     job.recipe = change(recipe, **values | dict(classes=_class_names(job.classes)))
     return job
 
+# %% ../nbs/91_cli.ipynb #ff45b5aa
 def _numbers(args):
     "The words, with fractions such as 1/1000 behind --depth-scale as numbers"
     def one(flag, word):
@@ -678,6 +679,7 @@ def _run(args):
         return _wrong_name('preset', args[1], list_names('presets'), 'winwin list presets')
     return 0 if text else _train(args[1:])
 
+# %% ../nbs/91_cli.ipynb #b7ed4388
 def _wrong_name(what, name, known, hint):
     "Print the nearest names; returns the exit code of a wrong command line"
     print(f'winwin: {unknown_name(what, name, known, hint)}', file=sys.stderr)

@@ -153,6 +153,7 @@ def _run_checks(parts, as_json):
     else: print(f'\n{bad} of {len(checks)} checks failed' if bad else '\nAll checks passed.')
     return bad
 
+# %% ../nbs/90_doctor.ipynb #8a57dfd0
 def _try(run):
     "The checks that a function returns; an error is a failed check"
     try: got = run()

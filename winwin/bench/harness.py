@@ -40,6 +40,7 @@ def compare(
                 bar.update()
     return times
 
+# %% ../../nbs/bench/01_harness.ipynb #024043af
 def ratio(
     a:list[float], # Seconds per round of one case
     b:list[float], # Seconds per round of another, same rounds

@@ -73,6 +73,7 @@ class ADE20K(SegFolder):
                          remap={i+1: i for i in range(150)}, strict=strict, transform=transform)
         check_count(self, self.counts[split], split, strict)
 
+# %% ../../nbs/data/06_catalogue.ipynb #c3994301
 def _ade_names(root):
     "The 150 names in `objectInfo150.txt`, or numbers if it is not there"
     path = root/'objectInfo150.txt'

@@ -261,6 +261,7 @@ def _check_torch(version):
     if tuple(int(o) for o in version.split('.')[:2])<(2,8):
         raise ImportError(f'export needs torch 2.8 or later, and this is {version}; upgrade torch')
 
+# %% ../../nbs/inference/03_export.ipynb #52e0e143
 def _need(name):
     "A package of the extra `export`"
     import importlib

@@ -229,6 +229,7 @@ def _task(model, imgs, task, outputs):
     name = 'flow' if len(imgs)==2 else 'depth' if outputs==1 else 'seg'
     return task_of(model, name, outputs)
 
+# %% ../../nbs/inference/00_modes.ipynb #bbb968d9
 def check_tile(
     size,        # (height, width) in pixels
     patch:int,   # Pixels per token side P

@@ -92,6 +92,7 @@ def doubt(self:Match)->str|None:
     if lowest>=.8: return None
     return f'temperature {lowest:.2f} is below 0.8 and flattens attention; check it: {other}'
 
+# %% ../../nbs/temperature/01_matching.ipynb #a2fb94dc
 @patch
 def table(self:Match)->str:
     "One line per layer: temperature, and the means in windows, in full, and in full with it"

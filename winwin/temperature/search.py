@@ -114,6 +114,7 @@ def doubt(self:Sweep)->str|None:
             f'{self.taus[0]:g} to {self.taus[-1]:g}, so the minimum is not in it: 1 is kept; try '
             f'a wider range, or train longer')
 
+# %% ../../nbs/temperature/02_search.ipynb #065a1ce7
 @patch_property
 def tau(self:Sweep)->float:
     "Minimum of a parabola through the points around the best; 1 if that is at an end"

@@ -342,7 +342,7 @@ def _not_finite(run, batches, losses, norm=0.):
         f'{what}, images {batch["index"].tolist()} of the training set{where}. Usual causes: '
         f'a learning rate that is too large, targets that are not finite, fp16 where bf16 would do')
 
-
+# %% ../../nbs/training/03_loop.ipynb #c82afd83
 def _save_batch(run, batch, loss, folder):
     "Write the maps and windows of a batch, and a report"
     folder.mkdir(parents=True, exist_ok=True)

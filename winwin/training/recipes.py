@@ -366,6 +366,7 @@ def recipe_task(
         task.weight = _class_weights(recipe.class_weights, task, data)
     return task
 
+# %% ../../nbs/training/05_recipes.ipynb #9db4ebc2
 def _class_weights(text, task, data):
     "Weights of the classes of a task, counted or given by name"
     if text=='auto': return class_weights(data, len(task.classes), task.ignore)

@@ -314,6 +314,7 @@ def open_source(
         raise ValueError(f'data {name!r} needs root, the folder or file that holds it')
     return _sources[name](r, train)
 
+# %% ../../nbs/training/04_sources.ipynb #bdf4c0e8
 def is_mixture(
     name:str, # Data of a recipe
 )->bool:
@@ -355,6 +356,7 @@ class FirstItems(PartOf):
     def __len__(self): return self.n
     def __getitem__(self, i): return self.data[range(self.n)[i]]
 
+# %% ../../nbs/training/04_sources.ipynb #76506653
 class ResizedItems(PartOf):
     "A set at another size, its targets too"
     def __init__(self,

@@ -175,6 +175,7 @@ def _save(path, item):
         with open(tmp, 'wb') as file: np.savez(file, **arrays) # a name would get the suffix .npz
     replace_file(path, write)
 
+# %% ../../nbs/worlds/05_datasets.ipynb #1f4999be
 def _load(path, size, keys):
     "The scene in `path`, or none if the file is missing or damaged"
     floats = 'depth','flow','disparity','normals'

@@ -364,6 +364,7 @@ def _meets_poly(rows, eye, ray):
     leave = torch.where(outside>0, -math.inf, inv).amax(1)
     return torch.where((enter>leave) & (enter<math.inf), enter, 0.)
 
+# %% ../../nbs/worlds/01_raycast.ipynb #ce371001
 def _meets_quad(rows, eye, ray):
     "1/depth at which rays enter quadrics, 0 or less if they miss"
     q = rows[:,COLUMN.quadric]
