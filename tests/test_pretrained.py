@@ -139,7 +139,7 @@ def test_mixin_methods(tmp_path):
 
 def test_one_copy_of_the_weights(tmp_path):
     if not Path('/proc/self/status').exists(): pytest.skip('needs Linux')
-    save_model(create_model('winwin_seg_small'), tmp_path/'m')
+    save_model(create_model('winwin_seg_small', head_args=dict(hidden=384)), tmp_path/'m')
     code = f'''
 import winwin.models.hub as p
 def peak(): return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1])/1024

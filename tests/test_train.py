@@ -185,7 +185,7 @@ def test_another_config_is_refused_with_the_difference(tmp_path):
     train_recipe(recipe(), tmp_path/'run', progress=False)
     with pytest.raises(ValueError, match=r'(?s)train.lr: 0.001 in the checkpoint, 0.5 now') as e:
         train_recipe(recipe(lr=.5, images=7), tmp_path/'run', resume=True, progress=False)
-    assert 'data.length: 6 in the checkpoint, 7 now' in str(e.value)
+    assert 'images: 6 in the checkpoint, 7 now' in str(e.value)
     with pytest.raises(ValueError, match='holds a run already'): train_recipe(recipe(), tmp_path/'run', progress=False)
     with pytest.raises(FileNotFoundError, match='no checkpoint'): resume(tmp_path/'nothing', recipe_data(recipe()))
 

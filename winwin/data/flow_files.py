@@ -111,8 +111,10 @@ def _png_size(path, kind, head):
     if any(how):
         raise ValueError(f'{path} is interlaced or has an unknown compression; '
                          f'save it again without interlacing')
-    if not 0<H*W<=2**26 or max(H,W)>10**6:
-        raise ValueError(f'{path} claims {H} rows of {W} pixels; 1 to {2**26} pixels are read')
+    if not 0<H*W or max(H,W)>10**6:
+        raise ValueError(f'{path} claims {H} rows of {W} pixels; 1 to 1000000 are allowed')
+    if H*W>2**26:
+        raise ValueError(f'{path} claims {H} rows of {W} pixels; at most {2**26} pixels are read')
     return H,W
 
 # %% ../../nbs/data/02_flow_files.ipynb #697e583b
