@@ -261,14 +261,15 @@ def test_depth_learns_and_reports():
 def test_presets_name_models_that_exist(name):
     r = presets[name]
     with torch.device('meta'): model = create_model(r.model)
-    assert f'_{r.train.task}_' in r.model and model.patch_size in (8,16)
+    assert any(f'_{o}_' in r.model for o in (r.train.task,'dense','pair')) and model.patch_size in (8,16) # the last two serve any task
 
 @pytest.mark.parametrize('name', paper_variants((24,40), 256, 6))
 def test_variants_fit_their_grid(name):
     v = paper_variants((24,40), 256, 6)[name]
     from winwin.windows.schemes import parse_scheme
     w = parse_scheme(v['windows']).draw((24,40), 4, torch.Generator().manual_seed(0))
-    assert w.num_tokens<=(960 if v['windows']=='full' else 290)
+    most = 1.25 if name in ('random-budget','random-all') else 1 # these draw the budget too, from 3/4 to 5/4 of it
+    assert w.num_tokens<=(960 if v['windows']=='full' else 290*most)
     task = SegTask(['a','b'])
     model = recipe_model(change(presets['driving-seg'], **v), task)
     img = torch.rand(1,3,192,320)
