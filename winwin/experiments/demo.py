@@ -382,7 +382,7 @@ def _clear(out):
     ours.write_text('{}\n', encoding='utf-8')
     for path in (out/'run').glob('*'):
         if path.is_dir() and path.name.split('.')[0] in ('last','best'): shutil.rmtree(path)
-        elif path.name=='log.jsonl': path.unlink()
+        elif path.name in ('log.jsonl','.lock'): path.unlink()
     (out/'report.html').unlink(missing_ok=True)
 
 # %% ../../nbs/experiments/03_demo.ipynb #fca60973
