@@ -180,8 +180,8 @@ def test_nothing_found_is_exit_1_and_changes_nothing(way, tmp_path, monkeypatch,
     fill(tmp_path/'data', 'images', 'labels', range(10))
     train_recipe(seg(tmp_path/'data', windows='2x3'), tmp_path/'run', progress=False)
     before = {p: p.read_bytes() for p in (tmp_path/'run/best').iterdir()}
-    if way=='match': # no range is left to match in
-        monkeypatch.setattr(tempering, 'match_temperature', lambda *args,**kw: match_temperature(*args, **kw, bounds=(1.9,1.91)))
+    if way=='match': # a range too narrow for any match: its upper end does not count
+        monkeypatch.setattr(tempering, 'match_temperature', lambda *args,**kw: match_temperature(*args, **kw, bounds=(1.9,1.9001)))
     else: monkeypatch.setattr(tempering, 'sweep_temperature', lambda model,loss,*args,**kw: sweep_temperature(model, tau_of, *args, **kw))
     code,out,err = call(capsys, 'temperature', tmp_path/'run', f'--{way}', '--images', '2')
     assert code==1 and 'unchanged' in err and ('--ratio' in out if way=='match' else '1 is kept' in out)

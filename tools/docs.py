@@ -373,15 +373,23 @@ def write_commands():
     for k in commands:
         parts, subs = command_parts(k)
         parts = [o for o in parts if o!=plain(commands[k])] # the subtitle says it
-        if k=='train': parts = train_parts(parts, subs)
+        if k=='train': parts = train_parts()
         write_made(f'commands/{k}', f'# winwin {k}', f'> {plain(commands[k]).split(": ")[0].rstrip(".")}', *parts)
 
-def train_parts(parts, presets):
+def train_parts():
     "The page of `winwin train`: all presets, and the options for each task"
-    parts = [*parts, '## Presets', box('flags', table(['preset', 'what it trains'], [(code(k), plain(v)) for k,v in presets.items()]))]
+    from winwin.guide import in_flags, option_row, read_guide
+    guide = read_guide()
+    run = re.search(r'\nrun\n((?:  .*\n)+)', help_text('train', next(iter(guide['presets']))))[1]
+    rows = [(code(e['name']), plain(f'{e["about"][0].upper()}{e["about"][1:]}'), plain(e['needs'].rstrip(':')), plain(e['time'])) for e in guide['lists']['presets']]
+    parts = ['```text\nwinwin train PRESET [options]\n```', '## Presets', box('flags', table(['preset', 'what it trains', 'needs', 'time'], rows)),
+             '## Options of every run', box('flags', table(['option', 'what it does'], [(code(flag), plain(text)) for flag,text in re.findall(r'  (--.*?) {2,}(.*)', run)]))]
     for task,preset in task_presets().items():
-        more, _ = command_parts('train', preset, level='###')
-        parts += [f'## Options for {task}, with the values of {code(preset)}', *more]
+        parts.append(f'## Options for {task}, with the values of {code(preset)}')
+        if root := guide['presets'][preset]['root']: parts.append(f'```text\n{in_flags(root)}\n```')
+        for group,names in guide['presets'][preset]['groups'].items():
+            options = dict(option_row(k, *guide['options'][k], guide['presets'][preset]['defaults'].get(k, '')) for k in names)
+            if options: parts += [f'### {group[0].upper()}{group[1:]}', box('flags', table(['option', 'what it does', 'default'], list(option_rows(options))))]
     return parts
 
 def live_pages(to):
