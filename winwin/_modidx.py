@@ -1392,6 +1392,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'winwin.machine': { 'winwin.machine.PlainLines': ('machine.html#plainlines', 'winwin/machine.py'),
                                 'winwin.machine.PlainLines.__getattr__': ('machine.html#plainlines.__getattr__', 'winwin/machine.py'),
                                 'winwin.machine.PlainLines.__init__': ('machine.html#plainlines.__init__', 'winwin/machine.py'),
+                                'winwin.machine.PlainLines._show': ('machine.html#plainlines._show', 'winwin/machine.py'),
                                 'winwin.machine.PlainLines.write': ('machine.html#plainlines.write', 'winwin/machine.py'),
                                 'winwin.machine._birth': ('machine.html#_birth', 'winwin/machine.py'),
                                 'winwin.machine._grow': ('machine.html#_grow', 'winwin/machine.py'),
