@@ -30,7 +30,7 @@ RECIPES = dict(
     flow=change(get_preset('flow-photos'), model='winwin_flow_micro', relative=True, steps=1600, lr=1e-3, layer_decay=None, warmup=100,
                 ema=.998, images=50_000, log_every=20, save_every=100),
     **{'flow-cross': change(get_preset('flow-layered'), steps=900, ema=.99, flip=.5, flip_y=.5, log_every=20)})
-STRETCHES = dict(flow=(dict(steps=2800, seed=1),)) # after the first: the learning rate rises and falls once more
+STRETCHES = dict(flow=(dict(steps=1500, seed=1),)) # after the first: the learning rate rises and falls once more
 PICTURES = 'astronaut.png coffee.png chelsea.png rocket.jpg retina.jpg hubble_deep_field.jpg'.split() # of scikit-image, freely licensed
 
 def training_data(task, recipe):
