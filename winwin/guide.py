@@ -91,7 +91,8 @@ def _operations(r):
     from winwin.bench.cost import trace_cost
     from winwin.models.dense import create_model
     from winwin.windows.schemes import parse_scheme
-    with _empty(): model = create_model(r.model.name, **{'head': r.model.head} if r.model.head else {})
+    head = dict(head=r.model.head) if r.model.head else {}
+    with _empty(): model = create_model(r.model.name, **head)
     P = model.patch_size
     size = r.train.size or (r.data.image_size if r.data.is_made else (720,1280))
     cost = trace_cost(model, parse_scheme(r.train.windows).draw((size[0]//P,size[1]//P)))

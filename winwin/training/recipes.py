@@ -21,7 +21,7 @@ from ..data.augment import Augment, FlowAugment
 from ..data.items import too_small, usual_size
 from ..models.loading import is_plain
 from ..models.dense import create_model, model_task
-from ..models.croco import load_croco
+from ..models.released import load_croco
 from ..tasks.task import Task
 from ..tasks.segmentation import SegTask
 from ..tasks.registry import list_tasks, make_task, task_class
@@ -46,7 +46,7 @@ class ModelOptions:
     tied:bool=False                 # Begin cross-attention with equal queries and keys
     quiet:bool=False                # Begin with blocks that add nothing, see `quiet_start`
     flow_scale:float=1.             # Pixels per unit of the head's flow
-    flags:ClassVar[dict[str,str]] = dict(name='model')
+    flags:ClassVar[dict[str,str]] = dict(name='model') # Field -> its name among all options
 
     def unused(self, task:Task)->set[str]:
         "Fields that do nothing for this task"
@@ -402,8 +402,8 @@ def recipe_model(
     made_for = model_task(recipe.model.name)
     fits = {1: 'dense', 2: 'pair'}[len(task.inputs)]
     if made_for not in (task.name,fits):
-        raise ValueError(f'model {recipe.model.name} is not made for the task {task.name}; take one '
-                         f'named so, or winwin_{fits}_SIZE: list_models() names them all')
+        raise ValueError(f'model {recipe.model.name} is not made for the task {task.name}; take '
+                         f'one named so, or winwin_{fits}_SIZE: list_models() names them all')
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(train.seed)
         return _begin(recipe.model, task, _model_options(recipe.model, task))
@@ -459,13 +459,13 @@ def recipe_augment(
     task:Task,     # Its task: one image, or two
 )->Augment|FlowAugment:
     "The augmentation of a recipe: `FlowAugment` for pairs, else `Augment`"
-    o = recipe.augment
+    how = recipe.augment
     if 'image2' not in task.keys:
-        return Augment(o.flip, o.scale, jitter_p=o.jitter, fixed_focal=o.fixed_focal,
+        return Augment(how.flip, how.scale, jitter_p=how.jitter, fixed_focal=how.fixed_focal,
                        kinds=task.kinds())
-    moves = dict(scale_p=0., stretch_p=0.) if o.scale==(1.,1.) else dict(scale=o.scale)
-    return FlowAugment(o.frame, flip=o.flip, flip_y=o.flip_y, jitter_p=o.jitter, erase=o.erase,
-                       kinds=task.kinds(), **moves)
+    moves = dict(scale_p=0., stretch_p=0.) if how.scale==(1.,1.) else dict(scale=how.scale)
+    return FlowAugment(how.frame, flip=how.flip, flip_y=how.flip_y, jitter_p=how.jitter,
+                       erase=how.erase, kinds=task.kinds(), **moves)
 
 # %% ../../nbs/training/05_recipes.ipynb #dcc89a8a
 def held_out_text(

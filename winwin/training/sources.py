@@ -172,7 +172,7 @@ class DataOptions:
     data_seed:int|None=None     # Seed of the training images to make; none = that of training
     patterns:tuple[str,...]=()  # Textures of 'layered', such as stone pebbles; none = all
     motion:float|None=None      # Largest motion in pixels; 'driving': 1 = city traffic
-    flags:ClassVar[dict[str,str]] = dict(name='data')
+    flags:ClassVar[dict[str,str]] = dict(name='data') # Field -> its name among all options
 
 # %% ../../nbs/training/04_sources.ipynb #228f2c88
 MADE_DATA = ('driving','layered') # rendered, so it needs no files
