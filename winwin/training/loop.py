@@ -162,19 +162,6 @@ def batches(self:TrainRun)->Iterator[dict]:
                           acc.device.type=='cuda', choose)
     return _save_if_loading_fails(self, source)
 
-# %% ../../nbs/training/03_loop.ipynb #76750499
-def _save_if_loading_fails(run, source):
-    "The batches of `source`; if a process that loads them dies, the steps so far are saved"
-    try: yield from source
-    except RuntimeError as error:
-        text = str(error)
-        if text.startswith('DataLoader worker'): # out of memory, as a rule
-            if run.step and run.accelerator.num_processes==1: run.save() # others still wait
-            raise OSError(f'a process that loads data was killed after step {run.step}: {text}. '
-                          f'It may have run out of memory: take fewer workers') from error
-        raise
-
-# %% ../../nbs/training/03_loop.ipynb #3f034044
 @patch
 def _choose_weights(self:TrainRun, model):
     "Freeze what is not to be trained, and add matrices of low rank"
@@ -186,6 +173,18 @@ def _choose_weights(self:TrainRun, model):
     if self.low_rank and what=='all' and self.out is not None:
         raise ValueError("the model has changes of low rank (LoRA), which the checkpoint's "
                          "settings do not name; give TrainConfig train='lora:16', or out=None")
+
+# %% ../../nbs/training/03_loop.ipynb #76750499
+def _save_if_loading_fails(run, source):
+    "The batches of `source`; if a process that loads them dies, the steps so far are saved"
+    try: yield from source
+    except RuntimeError as error:
+        text = str(error)
+        if text.startswith('DataLoader worker'): # out of memory, as a rule
+            if run.step and run.accelerator.num_processes==1: run.save() # others still wait
+            raise OSError(f'a process that loads data was killed after step {run.step}: {text}. '
+                          f'It may have run out of memory: take fewer workers') from error
+        raise
 
 # %% ../../nbs/training/03_loop.ipynb #5fb318e5
 @patch
