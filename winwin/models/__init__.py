@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from .controls import FusedCall, watch_calls, Seen, capture, knows_layers, set_temperature
     from .controls import get_temperature, fold_temperature, tempered, size_scale
     from .controls import set_position_scale, get_position_scale
-    from .croco import croco_names, literal_kwargs, CrocoFile, read_croco, croco_arguments
-    from .croco import to_croco, load_croco
+    from .released import croco_names, literal_kwargs, CrocoFile, read_croco, croco_arguments
+    from .released import to_croco, load_croco, load_depth_anything
     from .hub import temperature_dict, restore_temperatures, check_savable, HubModel
     from .hub import check_arguments, save_model, load_model, push_model, bundled_models
     from .hub import bundled_model
@@ -60,8 +60,9 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'knows_layers': 'controls', 'set_temperature': 'controls', 'get_temperature': 'controls',
     'fold_temperature': 'controls', 'tempered': 'controls', 'size_scale': 'controls',
     'set_position_scale': 'controls', 'get_position_scale': 'controls',
-    'croco_names': 'croco', 'literal_kwargs': 'croco', 'CrocoFile': 'croco', 'read_croco': 'croco',
-    'croco_arguments': 'croco', 'to_croco': 'croco', 'load_croco': 'croco',
+    'croco_names': 'released', 'literal_kwargs': 'released', 'CrocoFile': 'released',
+    'read_croco': 'released', 'croco_arguments': 'released', 'to_croco': 'released',
+    'load_croco': 'released', 'load_depth_anything': 'released',
     'temperature_dict': 'hub', 'restore_temperatures': 'hub', 'check_savable': 'hub',
     'HubModel': 'hub', 'check_arguments': 'hub', 'save_model': 'hub', 'load_model': 'hub',
     'push_model': 'hub', 'bundled_models': 'hub', 'bundled_model': 'hub',
