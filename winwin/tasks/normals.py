@@ -75,7 +75,7 @@ class NormalsTask(Task):
     score = 'median'
     higher = False
     columns = dict(median=('median angle','.1f','°'), within11=('within 11.25°','.1f','%'))
-    suffix = '.npy'
+    formats = ('.npy','.png')
     settings = ('format',)
 
     def outputs(self)->int: return 3
@@ -118,18 +118,6 @@ def difference(self:NormalsTask, old:Tensor, new:Tensor)->tuple[float,str]:
     return change,f'{change:.1f}° apart on average'
 
 # %% ../../nbs/tasks/06_normals.ipynb #a04fd6b2
-@patch
-def check_settings(self:NormalsTask, **settings)->dict:
-    given = Task.check_settings(self, **settings)
-    if given.get('format', '.npy') not in ('.npy','.png'):
-        raise ValueError(f'format {given["format"]!r} is not one of normals; use .npy or .png')
-    return given
-
-@patch
-def file_of(self:NormalsTask, folder, kind:str, name:str, format:str='.npy', **settings):
-    path = Task.file_of(self, folder, kind, name)
-    return path if kind!='map' else path.with_name(path.name.removesuffix('.npy')+format)
-
 @patch
 def write_map(self:NormalsTask, values:dict[str,Tensor], path, **settings):
     if path.suffix!='.png': return Task.write_map(self, values, path)
