@@ -108,6 +108,12 @@ class Foreign(nn.Module):
 
 def foreign(device):
     maps = AttentionRecorder(Foreign().eval().to(device), SCENES['image'][0], '2x4')
+    prefix_share(maps.look(list(maps.layers)[0]))
+    feature_moves(maps)
+    x = maps.features(list(maps.layers)[0])
+    feature_similarity(x, [3])
+    feature_norms(x)
+    feature_colors([x])
     return [maps.look(n, view).q for n in maps.layers for view in ('windows','full')]
 
 def captured(device):
@@ -237,7 +243,7 @@ CALLS = {
     'compare_attention AttentionComparison make_views View TokenMeans layer_means': lambda d: [compare_attention(tiny().to(d), imgs, w).table() for imgs in (SCENES['image'],SCENES['image'].to(d)) for w in ('2x4',W,W.to(d),'crop:4')],
     'compare_attention; two frames': lambda d: compare_attention(tiny('flow', head='linear').to(d), (FRAMES['image'],FRAMES['image2']), '2x4').table(),
     'AttentionRecorder RecordedLayer LayerCurves TokenRows curve_map token_panels token_stats read_with': look_at_attention,
-    'AnyModel CalledLayer FusedCall call_model find_patch find_layers look_at_calls watch_calls knows_layers': foreign,
+    'AnyModel CalledLayer FusedCall call_model find_patch find_layers look_at_calls watch_calls knows_layers prefix_share feature_moves feature_similarity feature_norms feature_colors': foreign,
     'AttentionRecorder; cross': lambda d: look_at_attention(d, cross=True),
     'mosaic normalize_images': lambda d: [mosaic([torch.rand(2,8,12, device=d)]*3), normalize_images(tiny().to(d), SCENES['image'].to(d))],
 
