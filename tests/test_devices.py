@@ -101,6 +101,18 @@ def look_at_attention(device, cross=False):
     read_with(maps, {n: 1.2 for n in maps.kinds}, [3])
     return rows
 
+class Foreign(nn.Module):
+    "A vision transformer of a user, which knows nothing of this library"
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Conv2d(3, 16, 8, 8)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
+    def forward(self, img): return self.layer(self.embed(img).flatten(2).mT)
+
+def foreign(device):
+    maps = AttentionRecorder(Foreign().eval().to(device), SCENES['image'][0], '2x4')
+    return [maps.look(n, view).q for n in maps.layers for view in ('windows','full')]
+
 def captured(device):
     model = tiny().to(device).eval()
     with torch.no_grad(), capture(model) as seen: model(SCENES['image'].to(device), W)
@@ -273,6 +285,7 @@ CALLS = {
     'compare_attention AttentionComparison make_views View TokenMeans layer_means': lambda d: [compare_attention(tiny().to(d), imgs, w).table() for imgs in (SCENES['image'],SCENES['image'].to(d)) for w in ('2x4',W,W.to(d),'crop:4')],
     'compare_attention; two frames': lambda d: compare_attention(tiny('flow', head='linear').to(d), (FRAMES['image'],FRAMES['image2']), '2x4').table(),
     'AttentionRecorder RecordedLayer LayerCurves TokenRows curve_map token_panels token_stats read_with': look_at_attention,
+    'AnyModel CalledLayer FusedCall call_model find_patch find_layers look_at_calls watch_calls knows_layers': foreign,
     'AttentionRecorder; cross': lambda d: look_at_attention(d, cross=True),
     'mosaic normalize_images': lambda d: [mosaic([torch.rand(2,8,12, device=d)]*3), normalize_images(tiny().to(d), SCENES['image'].to(d))],
 

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from .dense import decoder_sizes, WindowModel, DenseModel, FlowModel, MatchingModel
     from .dense import CompletionModel, list_models, list_heads, model_task, model_frames
     from .dense import model_bands, model_outputs, create_model, build_model
-    from .controls import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch, Seen
-    from .controls import capture, set_temperature, get_temperature, fold_temperature, tempered
-    from .controls import size_scale, set_position_scale, get_position_scale
+    from .controls import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch
+    from .controls import FusedCall, watch_calls, Seen, capture, knows_layers, set_temperature
+    from .controls import get_temperature, fold_temperature, tempered, size_scale
+    from .controls import set_position_scale, get_position_scale
     from .released import croco_names, literal_kwargs, CrocoFile, read_croco, croco_arguments
     from .released import to_croco, load_croco, load_depth_anything
     from .hub import temperature_dict, restore_temperatures, check_savable, HubModel
@@ -54,10 +55,11 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'list_heads': 'dense', 'model_task': 'dense', 'model_frames': 'dense', 'model_bands': 'dense',
     'model_outputs': 'dense', 'create_model': 'dense', 'build_model': 'dense',
     'attention_kinds': 'controls', 'attention_layers': 'controls', 'layer_tau': 'controls',
-    'set_layer_tau': 'controls', 'watch': 'controls', 'Seen': 'controls', 'capture': 'controls',
-    'set_temperature': 'controls', 'get_temperature': 'controls', 'fold_temperature': 'controls',
-    'tempered': 'controls', 'size_scale': 'controls', 'set_position_scale': 'controls',
-    'get_position_scale': 'controls',
+    'set_layer_tau': 'controls', 'watch': 'controls', 'FusedCall': 'controls',
+    'watch_calls': 'controls', 'Seen': 'controls', 'capture': 'controls',
+    'knows_layers': 'controls', 'set_temperature': 'controls', 'get_temperature': 'controls',
+    'fold_temperature': 'controls', 'tempered': 'controls', 'size_scale': 'controls',
+    'set_position_scale': 'controls', 'get_position_scale': 'controls',
     'croco_names': 'released', 'literal_kwargs': 'released', 'CrocoFile': 'released',
     'read_croco': 'released', 'croco_arguments': 'released', 'to_croco': 'released',
     'load_croco': 'released', 'load_depth_anything': 'released',
