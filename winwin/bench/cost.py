@@ -313,7 +313,7 @@ class ClusterStep:
     @property
     def tokens_per_s(self)->float: return self.tokens/self.seconds
     @property
-    def efficiency(self)->float: return self.compute/self.seconds # 1 = the network is never in the way
+    def efficiency(self)->float: return self.compute/self.seconds # Share spent on products
 
 # %% ../../nbs/bench/00_cost.ipynb #b24491e2
 def cluster_step(
