@@ -261,7 +261,7 @@ CALLS = {
     'resample_patch_embed': lambda d: resample_patch_embed(torch.rand(8,3,16,16, device=d), 8),
     **{f'{kind}; {name}': lambda d,t=t,o=o,n=n,w=w,c=c: run_model(d, tiny(t, **o), n, w, **c) for kind,name,t,o,n,w,c in (
         ('LinearHead DenseModel ViT Encoder Block Attention Mlp gelu Head WindowModel run_blocks','linear','seg',dict(head='linear'),1,EXTRA,{}),
-        ('ConvNeXtHead ConvNeXtBlock','convnext','seg',{},1,W,{}), ('UpsampleHead','upsample','seg',dict(head='upsample'),1,W,{}),
+        ('ConvNeXtHead ConvNeXtBlock','convnext','seg',{},1,W,{}), ('UpsampleHead','upsample','seg',dict(head='upsample'),1,W,{}), ('ProbeHead','probe','seg',dict(head='probe'),1,W,{}),
         ('DPTHead FeatureFusion ResidualConvUnit','dpt','depth',{},1,W,{}), ('ViT','sincos','seg',dict(pos='sincos', head='linear'),1,W,{}),
         ('ViT','resized','seg',dict(pos='sincos:4x4', head='linear'),1,EXTRA,{}), ('ViT','checkpointing','seg',dict(checkpointing=True, head='linear'),1,W,{}),
         ('attend_locally to_tiles from_tiles','vitdet','seg',dict(local_window=3, global_blocks=(1,3), head='linear'),1,W,{}),
@@ -272,6 +272,7 @@ CALLS = {
     'CompletionModel': lambda d: tiny('pretrain').to(d)(FRAMES['image'].to(d), FRAMES['image2'].to(d), W)[0].sum().backward(),
     **{f'TimmEncoder embed_timm; {name}': lambda d,name=name: run_model(d, create_model(f'{name}:linear', depth=2), 1, W)
        for name in ('dinov3-small','eva02-tiny','pe-tiny','rope-small','rope-mixed-small','dinov2-small','vit-tiny')},
+    'LoRALinear add_lora merge_lora plain_state set_trainable': lambda d: [run_model(d, set_trainable(tiny(head='linear').to(d), 'lora:2'), 1, W), plain_state(set_trainable(tiny().to(d), 'lora:2')), set_trainable(set_trainable(tiny().to(d), 'lora:2'), 'all')],
     'capture Seen watch': captured,
     'set_temperature get_temperature set_layer_tau layer_tau tempered fold_temperature': temper,
     'to_croco': lambda d: to_croco(tiny('flow', depth=4).to(d)),
