@@ -2,7 +2,8 @@
 
 Keys of CALLS name the public functions and classes that the call runs; `test_every_public_name_is_tried` looks for the others.
 """
-import contextlib, importlib, inspect, json, unittest.mock as mock
+import contextlib, importlib, inspect, json, tempfile, unittest.mock as mock
+from pathlib import Path
 import accelerate, pytest, torch, torch.nn as nn
 import matplotlib
 matplotlib.use('Agg')
@@ -27,6 +28,8 @@ ROOMS = 'windows data worlds models attention tasks training inference temperatu
 SIZES = [(4,4),(3,5)]
 SEG = DrivingWorld((64,96), length=4)
 PAIRS = LayeredFlow((64,96), length=4, max_motion=12)
+MORE = DrivingWorld((64,96), length=2, normals=True)
+STEREO = DrivingWorld((64,96), length=2, stereo=True)
 SCENES = SEG.batch(range(2))
 FRAMES = PAIRS.batch(range(2))
 W = sample_windows((8,12), SIZES, 2, torch.Generator().manual_seed(0))
@@ -150,6 +153,46 @@ def explore(device, kind, *args, **options):
     e.figure()
     return e
 
+def use_task(name, data, device, **options):
+    "A training step, scores and pictures of a task, and its map written and read again"
+    task = make_task(name, **options)
+    batch = {k: v.to(device) for k,v in data.batch(range(2)).items() if k in task.keys}
+    pair = 'image2' in task.keys
+    model = (tiny('flow', head='linear', num_outputs=task.outputs()) if pair else tiny(head='linear', num_classes=task.outputs())).to(device)
+    loss,_ = task.loss(model, batch, parse_scheme('2x4'), model.patch_size, rng())
+    loss.backward()
+    assert loss.device.type==device and loss.isfinite()
+    with torch.no_grad(): maps = task.predict(model, batch)
+    metrics = task.metrics()
+    task.update(metrics, maps, batch)
+    metrics.table()
+    values = {k: v[0] for k,v in task.decode(maps).items()}
+    for item in (data[0],on(device, data[0])): task.paint_error(values, item)
+    task.paint(values, task.limit(values))
+    task.difference(maps, maps+.1)
+    assert task.describe_values(values)
+    with tempfile.TemporaryDirectory() as folder:
+        path = task.file_of(Path(folder), 'map', 'a')
+        path.parent.mkdir()
+        task.write_map(values, path)
+        assert task.read_map(path).isfinite().all()
+
+def written_disparity(device):
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in ('.pfm','.png','.npy'):
+            for ok in (None, torch.ones(8,12, dtype=torch.bool, device='cpu'), torch.ones(8,12, dtype=torch.bool, device=device)):
+                write_disparity(Path(folder)/f'a{kind}', torch.rand(8,12, device=device)+1, ok)
+                assert read_disparity(Path(folder)/f'a{kind}')[0].shape==(8,12)
+
+def read_on(device):
+    model = tiny(head='linear').to(device)
+    task = make_task('seg', SEG)
+    for reading in (Reading(every=2), Reading(every=2, size=(48,64), tau=1.2), Reading(every=2, crop=(32,48), bands=(0,8))):
+        sums = read_images(model, SEG, task, reading, progress=False)
+    with tempfile.TemporaryDirectory() as folder: again = read_sums(write_sums(Path(folder)/'a.npz', dict(a=sums)))
+    assert torch.equal(again['a'], sums)
+    return draw_images(4, 3), border_distance(8, 12)
+
 CALLS = {
     'Windows window_mask': lambda d: [window_mask(Windows(W.yx.to(d), W.sizes, W.grid)), Windows.full((8,12)).to(d).positions(), EXTRA.to(d).index()],
     'Windows; extra on another device': lambda d: Windows(W.yx.to(d), W.sizes, W.grid, EXTRA.extra).positions(),
@@ -192,6 +235,11 @@ CALLS = {
         ('SegTask','seg','crop:4',dict(label_smoothing=.1)), ('DepthTask','depth','full',dict(max_depth=80.)), ('FlowTask PairTask','flow','2x4',dict(match=1.)),
         ('FlowTask','flow','4+3',dict(windows2='tokens:9')), ('FlowTask matching_loss','flow','2x4',dict(head='matching', match=1., kind='epe')),
         ('CompletionTask','pretrain','full',dict()))},
+    'normals_loss NormalsTask AngleMetrics': lambda d: use_task('normals', MORE, d),
+    'relative_loss RelativeTask align_inverse': lambda d: use_task('relative', MORE, d, max_depth=80.),
+    'disparity_loss disparity_flow StereoTask StereoMetrics': lambda d: use_task('stereo', STEREO, d),
+    'write_disparity': written_disparity,
+    'read_images read_item border_distance write_sums read_sums draw_images': read_on,
     'first_map shade rgb_picture mark_wrong error_colors': lambda d: [shade(first_map(dict(x=torch.rand(1,8,12, device=d)))), shade(torch.rand(8,12, device=d)), rgb_picture(torch.rand(3,8,12, device=d)),
         mark_wrong(torch.rand(3,8,12, device=d), torch.rand(8,12, device=d)), error_colors(torch.rand(8,12, device=d))],
     'SegMetrics': lambda d: [scored(SegMetrics(14), torch.rand(2,14,64,96, device=d), t) for t in (SCENES['labels'],SCENES['labels'].to(d))],
@@ -219,7 +267,7 @@ CALLS = {
     'resample_patch_embed': lambda d: resample_patch_embed(torch.rand(8,3,16,16, device=d), 8),
     **{f'{kind}; {name}': lambda d,t=t,o=o,n=n,w=w,c=c: run_model(d, tiny(t, **o), n, w, **c) for kind,name,t,o,n,w,c in (
         ('LinearHead DenseModel ViT Encoder Block Attention Mlp gelu Head WindowModel run_blocks','linear','seg',dict(head='linear'),1,EXTRA,{}),
-        ('ConvNeXtHead ConvNeXtBlock','convnext','seg',{},1,W,{}), ('UpsampleHead','upsample','seg',dict(head='upsample'),1,W,{}),
+        ('ConvNeXtHead ConvNeXtBlock','convnext','seg',{},1,W,{}), ('UpsampleHead','upsample','seg',dict(head='upsample'),1,W,{}), ('ProbeHead','probe','seg',dict(head='probe'),1,W,{}),
         ('DPTHead FeatureFusion ResidualConvUnit','dpt','depth',{},1,W,{}), ('ViT','sincos','seg',dict(pos='sincos', head='linear'),1,W,{}),
         ('ViT','resized','seg',dict(pos='sincos:4x4', head='linear'),1,EXTRA,{}), ('ViT','checkpointing','seg',dict(checkpointing=True, head='linear'),1,W,{}),
         ('attend_locally to_tiles from_tiles','vitdet','seg',dict(local_window=3, global_blocks=(1,3), head='linear'),1,W,{}),
@@ -230,6 +278,7 @@ CALLS = {
     'CompletionModel': lambda d: tiny('pretrain').to(d)(FRAMES['image'].to(d), FRAMES['image2'].to(d), W)[0].sum().backward(),
     **{f'TimmEncoder embed_timm; {name}': lambda d,name=name: run_model(d, create_model(f'{name}:linear', depth=2), 1, W)
        for name in ('dinov3-small','eva02-tiny','pe-tiny','rope-small','rope-mixed-small','dinov2-small','vit-tiny')},
+    'LoRALinear add_lora merge_lora plain_state set_trainable': lambda d: [run_model(d, set_trainable(tiny(head='linear').to(d), 'lora:2'), 1, W), plain_state(set_trainable(tiny().to(d), 'lora:2')), set_trainable(set_trainable(tiny().to(d), 'lora:2'), 'all')],
     'capture Seen watch': captured,
     'set_temperature get_temperature set_layer_tau layer_tau tempered fold_temperature': temper,
     'to_croco': lambda d: to_croco(tiny('flow', depth=4).to(d)),
@@ -272,7 +321,7 @@ CALLS = {
 }
 # no tensor on a device goes in: files, weights of files, results of the calls above, and what only forwards to them
 ELSEWHERE = set('''FlowPairs KITTI Spring TartanAir load_image read_colours read_depth read_flow read_image read_labels paint_shapes paired_item segments_to_classes write_flow
-    street_labels CrocoFile fill_model find_weights from_transformers plain_weights Exported theory_numbers
+    street_labels read_disparity CrocoFile fill_model find_weights from_transformers plain_weights Exported theory_numbers
     AttentionExplorer ExampleScene GuidanceExplorer TemperatureExplorer'''.split())
 
 MODELS = 'TimmEncoder','Head','ViT','attend_locally','FlowModel','MatchingModel','predict','compare_temp' # nothing of theirs is in float64
@@ -289,16 +338,13 @@ def test_calls_with_another_default_device(name):
     "After `torch.set_default_device('cuda')` the same calls, with data that is on the CPU"
     with stand_in('cuda'), torch.device('cuda'): CALLS[name]('cuda')
 
-# newer than this list of calls: give each a call in CALLS and take it out here
-NOT_YET = set('''AngleMetrics NormalsTask RelativeTask StereoMetrics StereoTask align_inverse border_distance disparity_flow disparity_loss draw_images normals_loss read_disparity read_images read_item read_sums relative_loss write_disparity write_sums'''.split())
-
 def takes_tensors(x):
     "Whether a public function or class has tensors, windows or models among its arguments"
     members = [x] if inspect.isfunction(x) else [f for k,f in vars(x).items() if inspect.isfunction(f) and (k[0]!='_' or k in ('__init__','__call__'))]
     return any(word in str(inspect.signature(f)) for f in members for word in ('Tensor','Windows','nn.Module','Seen'))
 
 def test_every_public_name_is_tried():
-    tried = {word for key in CALLS for word in key.partition(';')[0].split()} | ELSEWHERE | NOT_YET
+    tried = {word for key in CALLS for word in key.partition(';')[0].split()} | ELSEWHERE
     rooms = [importlib.import_module(f'winwin.{r}') for r in ROOMS]
     public = {n: getattr(room, n) for room in rooms for n in room._HOME}
     wanted = {n for n,x in public.items() if (inspect.isfunction(x) or inspect.isclass(x)) and takes_tensors(x)}
@@ -310,7 +356,7 @@ def test_every_public_name_is_tried():
 @contextlib.contextmanager
 def machine(kind='cuda'):
     "A machine with one GPU, as far as accelerate can tell"
-    def accelerator(mixed_precision):
+    def accelerator(mixed_precision, kwargs_handlers):
         accelerate.state.AcceleratorState._reset_state(True)
         made = accelerate.Accelerator(cpu=True)
         for state in (accelerate.state.PartialState,accelerate.state.AcceleratorState): state._shared_state['device'] = torch.device(kind, 0)
@@ -321,7 +367,8 @@ def machine(kind='cuda'):
 
 SMALL = dict(image_size=(64,96), images=4, valid_images=2, windows='2x3', steps=3, batch_size=2, warmup=1, log_every=1, save_every=2)
 RUNS = {'driving-seg': dict(ema=.9, accumulate=2), 'driving-depth': {}, 'flow-layered': dict(windows2='2x3'), 'pretrain-driving': dict(windows='full')}
-def recipe(preset, **over): return change(get_preset(preset), **SMALL | RUNS[preset] | over)
+OTHERS = {'driving-normals': {}, 'driving-relative': {}, 'driving-stereo': dict(windows2='2x3')} # whose parts CALLS tries
+def recipe(preset, **over): return change(get_preset(preset), **SMALL | (RUNS|OTHERS)[preset] | over)
 
 @pytest.mark.parametrize('kind', ['cuda','mps'])
 @pytest.mark.parametrize('preset', RUNS)
@@ -330,7 +377,7 @@ def test_whole_runs(preset, kind, tmp_path):
         result = train_recipe(recipe(preset), tmp_path/'run', progress=False)
         assert next(result.model.parameters()).device.type==kind and result.scores
 
-@pytest.mark.parametrize('preset', RUNS)
+@pytest.mark.parametrize('preset', RUNS|OTHERS)
 def test_a_step_waits_once(preset):
     with machine() as device:
         r = recipe(preset)

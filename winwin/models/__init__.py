@@ -7,13 +7,14 @@ if TYPE_CHECKING:
     from .positions import rope_table, apply_rope, rotate_pairs, half_to_pairs, pairs_to_half
     from .positions import sincos_pos, trained_grid
     from .layers import attend, Attention, rotate_back, gelu, Mlp, Block, to_tiles, from_tiles
-    from .layers import attend_locally, CrossAttention, DecoderBlock
+    from .layers import attend_locally, CrossAttention, DecoderBlock, LoRALinear, add_lora
+    from .layers import merge_lora, plain_state
     from .vit import vit_sizes, Encoder, run_blocks, ViT, init_weights, image_statistics, Decoder
     from .vit import quiet_start, layer_groups, no_decay
     from .loading import LEFT_OUT, read_checkpoint, empty_parameters, fill_model, from_transformers
     from .loading import resample_patch_embed, find_weights, plain_weights, fill_vit, is_plain
     from .loading import load_vit
-    from .heads import Head, LinearHead, ConvNeXtBlock, ConvNeXtHead, UpsampleHead
+    from .heads import Head, LinearHead, ProbeHead, ConvNeXtBlock, ConvNeXtHead, UpsampleHead
     from .heads import ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks, DecoupledDPTHead
     from .heads import ConvStem, FlowUpdate, WindowMatch, MatchingHead
     from .backbones import BACKBONES, TimmEncoder, embed_timm, list_backbones, timm_encoder
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from .controls import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch
     from .controls import FusedCall, watch_calls, Seen, capture, knows_layers, set_temperature
     from .controls import get_temperature, fold_temperature, tempered, size_scale
-    from .controls import set_position_scale, get_position_scale
+    from .controls import set_position_scale, get_position_scale, parse_trainable, set_trainable
     from .released import croco_names, literal_kwargs, CrocoFile, read_croco, croco_arguments
     from .released import to_croco, load_croco, load_depth_anything
     from .hub import temperature_dict, restore_temperatures, check_savable, HubModel
@@ -37,6 +38,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'attend': 'layers', 'Attention': 'layers', 'rotate_back': 'layers', 'gelu': 'layers',
     'Mlp': 'layers', 'Block': 'layers', 'to_tiles': 'layers', 'from_tiles': 'layers',
     'attend_locally': 'layers', 'CrossAttention': 'layers', 'DecoderBlock': 'layers',
+    'LoRALinear': 'layers', 'add_lora': 'layers', 'merge_lora': 'layers', 'plain_state': 'layers',
     'vit_sizes': 'vit', 'Encoder': 'vit', 'run_blocks': 'vit', 'ViT': 'vit', 'init_weights': 'vit',
     'image_statistics': 'vit', 'Decoder': 'vit', 'quiet_start': 'vit', 'layer_groups': 'vit',
     'no_decay': 'vit',
@@ -44,10 +46,11 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'fill_model': 'loading', 'from_transformers': 'loading', 'resample_patch_embed': 'loading',
     'find_weights': 'loading', 'plain_weights': 'loading', 'fill_vit': 'loading',
     'is_plain': 'loading', 'load_vit': 'loading',
-    'Head': 'heads', 'LinearHead': 'heads', 'ConvNeXtBlock': 'heads', 'ConvNeXtHead': 'heads',
-    'UpsampleHead': 'heads', 'ResidualConvUnit': 'heads', 'FeatureFusion': 'heads',
-    'DPTHead': 'heads', 'dpt_hooks': 'heads', 'DecoupledDPTHead': 'heads', 'ConvStem': 'heads',
-    'FlowUpdate': 'heads', 'WindowMatch': 'heads', 'MatchingHead': 'heads',
+    'Head': 'heads', 'LinearHead': 'heads', 'ProbeHead': 'heads', 'ConvNeXtBlock': 'heads',
+    'ConvNeXtHead': 'heads', 'UpsampleHead': 'heads', 'ResidualConvUnit': 'heads',
+    'FeatureFusion': 'heads', 'DPTHead': 'heads', 'dpt_hooks': 'heads',
+    'DecoupledDPTHead': 'heads', 'ConvStem': 'heads', 'FlowUpdate': 'heads',
+    'WindowMatch': 'heads', 'MatchingHead': 'heads',
     'BACKBONES': 'backbones', 'TimmEncoder': 'backbones', 'embed_timm': 'backbones',
     'list_backbones': 'backbones', 'timm_encoder': 'backbones',
     'decoder_sizes': 'dense', 'WindowModel': 'dense', 'DenseModel': 'dense', 'FlowModel': 'dense',
@@ -60,6 +63,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'knows_layers': 'controls', 'set_temperature': 'controls', 'get_temperature': 'controls',
     'fold_temperature': 'controls', 'tempered': 'controls', 'size_scale': 'controls',
     'set_position_scale': 'controls', 'get_position_scale': 'controls',
+    'parse_trainable': 'controls', 'set_trainable': 'controls',
     'croco_names': 'released', 'literal_kwargs': 'released', 'CrocoFile': 'released',
     'read_croco': 'released', 'croco_arguments': 'released', 'to_croco': 'released',
     'load_croco': 'released', 'load_depth_anything': 'released',
