@@ -13,6 +13,7 @@ from torch import Tensor
 from torchvision.transforms.functional import Image
 from ..machine import patch, replace_file
 from ..windows.layout import Windows
+from ..data.images import open_image
 from .task import Metrics, Task, UNKNOWN, WRONG, mark_wrong, window_pairs
 
 # %% ../../nbs/tasks/06_normals.ipynb #01c74103
@@ -21,8 +22,9 @@ def normals_loss(
     normals:Tensor,         # Of the full image (B,3,H*P,W*P), unit length; 0 = no target
     windows:Windows,        # Windows of the maps
     patch:int=16,           # Pixels per token side P
+    kind:str='cosine',      # 'cosine': one minus it; 'chord': distance of the unit vectors
 )->Tensor: # Scalar
-    "One minus the cosine, mean over the valid pixels of all windows; zero if there are none"
+    "Loss of directions, mean over the valid pixels of all windows; zero if there are none"
     if normals.ndim!=4 or normals.shape[1]!=3 or not normals.is_floating_point():
         raise ValueError(f'normals {tuple(normals.shape)} of {normals.dtype}; give floats '
                          f'(B,3,H*P,W*P)')
@@ -30,7 +32,9 @@ def normals_loss(
     count = 0
     for m,t in window_pairs(maps, normals, windows, patch, channels=3):
         ok = t.square().sum(1)>.25
-        total = total + ((1-F.cosine_similarity(m, t.to(m.dtype), dim=1, eps=1e-6))*ok).sum()
+        off = 1-F.cosine_similarity(m, t.to(m.dtype), dim=1, eps=1e-6)
+        if kind=='chord': off = (2*off).clamp(min=1e-6).sqrt()
+        total = total + (off*ok).sum()
         count = count + ok.sum()
     return total/count.clamp(min=1)
 
@@ -66,7 +70,8 @@ class AngleMetrics(Metrics):
 # %% ../../nbs/tasks/06_normals.ipynb #f30d2478
 @dataclass
 class NormalsTask(Task):
-    "Surface normals: cosine loss, median angle"
+    "Surface normals: cosine or chord loss, median angle"
+    kind:str='cosine' # Loss: 'cosine', or 'chord', which settles on one of several directions
     name = 'normals'
     title = 'Surface normals of streets, learned from two windows'
     goal = 'which way the surface at every pixel faces'
@@ -77,11 +82,16 @@ class NormalsTask(Task):
     columns = dict(median=('median angle','.1f','°'), within11=('within 11.25°','.1f','%'))
     formats = ('.npy','.png')
     settings = ('format',)
+    flags = dict(kind='normals_loss')
+
+    def __post_init__(self):
+        if self.kind not in ('cosine','chord'):
+            raise ValueError(f'kind {self.kind!r} is unknown; use cosine or chord')
 
     def outputs(self)->int: return 3
     def metrics(self)->AngleMetrics: return AngleMetrics()
     def window_loss(self, maps:list[Tensor], target:Tensor, windows:Windows, patch:int)->Tensor:
-        return normals_loss(maps, target, windows, patch)
+        return normals_loss(maps, target, windows, patch, self.kind)
     def decode(self, maps:Tensor)->dict[str,Tensor]: # 'normals' (B,3,h,w)
         return dict(normals=F.normalize(maps.float(), dim=1))
     def limit(self, values:dict[str,Tensor])->None: return None
@@ -95,11 +105,11 @@ def paint(self:NormalsTask, values:dict[str,Tensor], limit:float|None=None)->np.
     n = values['normals'].float().cpu()
     known = n.square().sum(0)>.25
     colors = ((n+1)*127.5).round().clamp(0, 255).permute(1,2,0)
-    return torch.where(known[...,None], colors, torch.tensor(UNKNOWN).float()).byte().numpy()
+    return torch.where(known[...,None], colors, colors.new_tensor(UNKNOWN)).byte().numpy()
 
 @patch
 def paint_error(self:NormalsTask, values:dict[str,Tensor], item:dict)->np.ndarray:
-    t = item['normals']
+    t = item['normals'].cpu()
     angle = (values['normals'].cpu()*t).sum(0).clamp(-1, 1).acos().rad2deg()
     return mark_wrong(item['image'], torch.where(t.square().sum(0)>.25, angle/45, 0.))
 
@@ -121,13 +131,13 @@ def difference(self:NormalsTask, old:Tensor, new:Tensor)->tuple[float,str]:
 @patch
 def write_map(self:NormalsTask, values:dict[str,Tensor], path, **settings):
     if path.suffix!='.png': return Task.write_map(self, values, path)
-    known = values['normals'].square().sum(0)[...,None]>.25
+    known = values['normals'].cpu().square().sum(0)[...,None]>.25
     picture = np.where(known.numpy(), self.paint(values), 0).astype(np.uint8)
     replace_file(path, lambda to: Image.fromarray(picture).save(to, 'PNG'))
 
 @patch
 def read_map(self:NormalsTask, path)->Tensor: # (3,h,w)
     if path.suffix.lower()!='.png': return Task.read_map(self, path)
-    with Image.open(path) as img: x = torch.from_numpy(np.array(img.convert('RGB'))).float()
+    x = torch.from_numpy(np.array(open_image(path).convert('RGB'))).float()
     known = (x>0).any(-1)
     return torch.where(known, F.normalize(x.permute(2,0,1)/127.5-1, dim=0), 0.)
