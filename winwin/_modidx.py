@@ -2947,8 +2947,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'winwin.windows.layout._runs': ('windows/layout.html#_runs', 'winwin/windows/layout.py'),
                                        'winwin.windows.layout._unflatten': ('windows/layout.html#_unflatten', 'winwin/windows/layout.py'),
                                        'winwin.windows.layout._unpack': ('windows/layout.html#_unpack', 'winwin/windows/layout.py'),
-                                       'winwin.windows.layout._with_tensors': ( 'windows/layout.html#_with_tensors',
-                                                                                'winwin/windows/layout.py'),
                                        'winwin.windows.layout.as_packed': ('windows/layout.html#as_packed', 'winwin/windows/layout.py'),
                                        'winwin.windows.layout.as_size': ('windows/layout.html#as_size', 'winwin/windows/layout.py'),
                                        'winwin.windows.layout.as_sizes': ('windows/layout.html#as_sizes', 'winwin/windows/layout.py'),

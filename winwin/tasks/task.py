@@ -139,6 +139,7 @@ def window_batch(self:Task,
         parts.append(batch if self.whole else self.pack(batch, patch))
     return parts[0] if len(parts)==1 else _join(parts, sizes)
 
+# %% ../../nbs/tasks/00_task.ipynb #15e8f2ac
 @patch
 def pack(self:Task, batch:dict, patch:int)->dict: # With maps (B,...,1,N*P*P)
     "The batch with only the pixels that windows show; whole images stay as they are"

@@ -228,17 +228,16 @@ def to(self:Windows,
     non_blocking:bool=False,  # Do not wait for the copy; useful if they are pinned
 )->Windows:
     "The same windows on `device`"
-    return _with_tensors(self, lambda t: t.to(device, non_blocking=non_blocking))
+    def move(t): return None if t is None else t.to(device, non_blocking=non_blocking)
+    return Windows.unchecked(move(self.yx), self.sizes, self.grid, move(self.extra), self.grids,
+                             self.packed)
 
 @patch
 def pin_memory(self:Windows)->Windows:
     "A copy in pinned memory, which a GPU fetches without a wait; a `DataLoader` calls it"
-    return _with_tensors(self, Tensor.pin_memory)
-
-def _with_tensors(w, change):
-    "The windows with their tensors changed"
-    extra = None if w.extra is None else change(w.extra)
-    return Windows.unchecked(change(w.yx), w.sizes, w.grid, extra, w.grids, w.packed)
+    extra = None if self.extra is None else self.extra.pin_memory()
+    return Windows.unchecked(self.yx.pin_memory(), self.sizes, self.grid, extra, self.grids,
+                             self.packed)
 
 # %% ../../nbs/windows/00_layout.ipynb #e432072a
 def _flatten(w):
@@ -353,6 +352,7 @@ def as_packed(
     return Windows.unchecked(windows.yx, windows.sizes, windows.grid, windows.extra,
                              windows.grids, True)
 
+# %% ../../nbs/windows/00_layout.ipynb #488b8826
 def _pick_patches(x, windows, patch):
     "The patches of extra tokens (B,...,e,P,P)"
     image = torch.arange(len(x), device=x.device)[:,None]

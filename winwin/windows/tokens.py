@@ -45,8 +45,8 @@ def _strip_patches(img, patch, windows):
     parts = [patch_view(m, patch).flatten(3).flatten(1,2)
              for m in crop_windows(img, windows, patch)]
     if windows.extra is not None:
-        e = windows.extra.shape[1]
-        parts.append(img[:,:,0,-e*patch**2:].unflatten(-1, (e,-1)).transpose(1,2).flatten(2))
+        n = windows.extra.shape[1]
+        parts.append(img[:,:,0,-n*patch**2:].unflatten(-1, (n,-1)).transpose(1,2).flatten(2))
     return torch.cat(parts, 1)
 
 # %% ../../nbs/windows/03_tokens.ipynb #6fbdede4
