@@ -1,4 +1,5 @@
 import json, shutil
+from unittest import mock
 import pytest, torch
 import winwin
 from winwin.cli import main
@@ -6,6 +7,7 @@ from winwin.models.hub import load_model, save_model, temperature_dict
 from winwin.training.recipes import change, get_preset, train_recipe
 from winwin.experiments.studies import get_study
 from winwin.models.controls import set_temperature
+from winwin.temperature.matching import match_temperature
 from winwin.temperature.checkpoint import choose_temperature, keep_temperature, open_run, tempering_text, undo_temperature, write_tempering
 import winwin.experiments.studies as study
 
@@ -49,6 +51,13 @@ def test_flow_kinds(run):
     r = open_run(run('flow'), device='cpu')
     t = choose_temperature(r, 'sweep', images=1, kind='cross', progress=False)
     assert set(t.after)<={n for n in winwin.models.attention_layers(r.model, 'cross')} and t.numbers['kind']=='cross'
+    seen = []
+    with mock.patch('winwin.temperature.checkpoint.match_temperature', lambda model,frames,windows,**kw: seen.append((windows,kw)) or match_temperature(model, frames, windows, **kw)):
+        t = choose_temperature(r, 'match', images=2)
+    windows,how = seen[0] # as in training: frame 2 has its own windows, and cross-attention is matched
+    assert how['kind']=='all' and set(t.found.tau)==set(winwin.models.attention_layers(r.model))
+    assert len(windows)==4 and all(a.num_tokens==b.num_tokens==8 for a,b in windows)
+    assert any(not torch.equal(a.index(), b.index()) for a,b in windows)
     t = choose_temperature(r, 'match', images=1, kind='decoder')
     assert set(t.found.tau)==set(winwin.models.attention_layers(r.model, 'decoder'))
 

@@ -400,22 +400,26 @@ class PlainLines:
         self.stream = stream
         self.every = every
         self.last = -every # time of the last state that was written
-        self.bar = None    # state that was not written yet; none = there is no bar
+        self.bar = None    # state that was not written yet; none = there was no bar so far
+        self.open = False  # whether the last line still lacks its end
 
     def write(self, text:str)->int:
         "Write text; of a bar, only what is due"
-        if '\r' in text: # without colours and without the drawing between bars
-            state = re.sub(r'\x1b\[[0-9;]*\w', '', text).rsplit('\r', 1)[1].strip()
-            self.bar = re.sub(r'\|[^|]*\| *', ' ', state)
-        elif self.bar is None or text.strip(): return self.stream.write(text)
-        ended = text.endswith('\n')
-        now = time.monotonic()
-        if self.bar and (ended or now-self.last>=self.every):
-            self.stream.write(self.bar + '\n')
-            self.last = now
-            self.bar = ''
-        if ended: self.bar = None
+        words = re.sub(r'\x1b\[[0-9;]*\w', '', text) # colours, and moves from bar to bar
+        if '\r' in words:
+            self.bar = re.sub(r'\|[^|]*\| *', ' ', words.rsplit('\r', 1)[1].strip())
+            self._show(time.monotonic()-self.last>=self.every)
+        elif words.strip() or self.open or self.bar is None:
+            self.stream.write(words)
+            self.open = not words.endswith('\n') and bool(words or self.open)
+        else: self._show(re.search(r'\b(\d+)/\1\b', self.bar)) # its end, or a move to another bar
         return len(text)
+
+    def _show(self, due):
+        if not (due and self.bar): return
+        self.stream.write(self.bar + '\n')
+        self.last = time.monotonic()
+        self.bar = ''
 
     def __getattr__(self, k): return getattr(self.stream, k)
 

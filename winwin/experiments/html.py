@@ -281,6 +281,7 @@ _CSS += '''
   table:has(th + th + th + th) tr, table:has(th + th + th + th) td { display: block; }
   table:has(th + th + th + th) tr { padding: .5rem 0; border-bottom: 1px solid var(--line); }
   table:has(th + th + th + th) td { border: 0; padding: .1rem 0; text-align: left; }
+  td:empty { display: none !important; } .code pre { white-space: pre-wrap; }
   td[data-head]:not([data-head=""])::before { content: attr(data-head) ": ";
   color: var(--soft); }
   table:has(th + th + th + th) td:first-child { font-weight: 600; }

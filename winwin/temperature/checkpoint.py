@@ -16,6 +16,7 @@ import torch, torch.nn as nn
 from torch import Tensor
 from torch.utils.data import Dataset
 from ..machine import hold_folder, pick_device, plural
+from ..windows.schemes import parse_scheme
 from ..models.controls import set_temperature
 from ..models.hub import load_model, restore_temperatures, save_model, temperature_dict
 from ..tasks.task import Task
@@ -87,7 +88,7 @@ def choose_temperature(
     run:TrainedRun,       # From `open_run`; its model gets the temperature
     way:str='match',      # 'ratio', 'match', 'sweep', 'learn', or 'compare', which changes nothing
     images:int|None=None, # Training images; none = 8 for matching, else 16
-    kind:str|None=None,   # Which `attention_kinds`; none = 'self' for matching, else 'all'
+    kind:str|None=None,   # Which `attention_kinds`; none = 'self' to match one image, else 'all'
     per:str|None=None,    # One temperature per 'model', 'layer' or 'head'; none = the usual one
     steps:int=100,        # Of learning
     fine:bool=False,      # Sweep all 81 temperatures instead of assuming one valley
@@ -101,7 +102,8 @@ def choose_temperature(
     if n<1: raise ValueError(f'images {n} must be at least 1')
     if per and way in ('ratio','sweep','compare'):
         raise ValueError(f'per {per!r} does not apply: a {way} has one temperature')
-    kind = kind or ('self' if way=='match' else 'all')
+    pair = len(run.task.inputs)>1
+    kind = kind or ('self' if way=='match' and not pair else 'all')
     loss = FullLoss(run.data, run.task, n)
     before = temperature_dict(run.model)
     start = time.perf_counter()
@@ -146,11 +148,22 @@ def _match(run, loss, o):
         raise ValueError(f'{run.folder} was trained on full images: there is nothing to match; '
                          'sweep or learn instead')
     frames = loss.frames(len(loss), run.model.patch_size)
-    m = match_temperature(run.model, frames, run.recipe.train.windows, per=o['per'] or 'model',
-                          kind=o['kind'])
+    windows = _training_windows(run, loss) if isinstance(frames, tuple) else None
+    m = match_temperature(run.model, frames, windows or run.recipe.train.windows,
+                          per=o['per'] or 'model', kind=o['kind'])
     return m,dict(tau=m.mean, by=m.by, unmatched=m.unmatched, doubt=m.doubt,
                   windows_mean=_round(m.train), full_mean=_round(m.plain),
                   tempered_mean=_round(m.full))
+
+def _training_windows(run, loss, draws=4):
+    "Windows of both frames as training drew them, guided by the targets; none: frames were cropped"
+    scheme = parse_scheme(run.recipe.train.windows)
+    if scheme.kind=='crop': return None
+    patch = run.model.patch_size
+    batch = loss.first(len(loss), patch)
+    source = torch.Generator().manual_seed(0)
+    drawn = [run.task.draw_windows(batch, scheme, patch, source) for _ in range(draws)]
+    return [(o['windows'],o['windows2']) for o in drawn]
 
 def _learn(run, loss, o):
     "Learn one temperature per head by gradient descent: needs labels"

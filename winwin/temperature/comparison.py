@@ -77,10 +77,19 @@ def frames(self:FullLoss,
     patch:int,  # Pixels per token side
 )->Tensor|tuple[Tensor,Tensor]: # (n,3,H*P,W*P), a pair for two frames
     "The first images, as `match_temperature` takes them"
+    some = self.first(n, patch)
+    parts = tuple(some[k] for k in self.task.inputs)
+    return parts if len(parts)>1 else parts[0]
+
+@patch
+def first(self:FullLoss,
+    n:int,      # Images
+    patch:int,  # Pixels per token side
+)->dict[str,Tensor]: # What the task needs, (n,...) each
+    "The first images and their targets, those as large as the very first"
     some = [self.batch(i, patch) for i in range(min(n, len(self)))]
     some = [o for o in some if o['image'].shape==some[0]['image'].shape]
-    parts = tuple(torch.cat([o[k] for o in some]) for k in self.task.inputs)
-    return parts if len(parts)>1 else parts[0]
+    return {k: torch.cat([o[k] for o in some]) for k in some[0]}
 
 # %% ../../nbs/temperature/03_comparison.ipynb #86a0b31d
 def _loss_and_map(model, batch, task):
