@@ -3,9 +3,9 @@ import argparse, json, os, pickle, subprocess, sys
 from pathlib import Path
 import numpy as np, pytest, torch
 import torch.nn.functional as F
-from winwin.models.croco import load_croco, to_croco
+from winwin.models.released import load_croco, to_croco
 from winwin.models.loading import read_checkpoint
-from winwin.models.croco import croco_arguments, literal_kwargs, read_croco
+from winwin.models.released import croco_arguments, literal_kwargs, read_croco
 from winwin.models.heads import dpt_hooks
 from winwin.models.dense import FlowModel, create_model
 from winwin.models.hub import load_model, save_model
@@ -191,7 +191,7 @@ def test_architecture_from_shapes():
         sd = {'patch_embed.proj.weight': torch.empty(E,3,16,16, device='meta'), 'decoder_embed.weight': torch.empty(D,E, device='meta'),
               **{f'enc_blocks.{i}.mlp.fc1.weight': torch.empty(4*E,E, device='meta') for i in range(12)},
               **{f'dec_blocks.{i}.norm1.bias': torch.empty(D, device='meta') for i in range(Ld)}}
-        from winwin.models.croco import _inferred
+        from winwin.models.released import _inferred
         got = _inferred(sd)
         assert (got['enc_num_heads'],got['dec_num_heads'],got['dec_depth'],got['mlp_ratio'],got['pos_embed'])==(enc,dec,Ld,4,'RoPE100')
 
@@ -260,7 +260,7 @@ def test_saved_and_made_again(files, tmp_path, what, over, fresh):
 def test_released_sizes_are_names_of_ours():
     "No argument needs to be stored for the sizes that were released"
     from winwin.models.dense import decoder_sizes
-    from winwin.models.croco import CrocoFile, _changed
+    from winwin.models.released import CrocoFile, _changed
     from winwin.models.vit import Decoder, ViT, vit_sizes
     for size,E,n,h in (('base',768,12,12),('large',1024,24,16)):
         f = CrocoFile('x', 'pretrained', dict(enc_embed_dim=E, enc_depth=n, enc_num_heads=h, dec_embed_dim=768, dec_depth=12, dec_num_heads=12, pos_embed='RoPE100'),
@@ -334,7 +334,7 @@ def test_one_copy_of_the_weights(tmp_path):
                     croco_kwargs=dict(enc_num_heads=6, dec_num_heads=6)), tmp_path/'big.pth')
     code = f'''
 import torch, resource, winwin.models.hub
-from winwin.models.croco import load_croco
+from winwin.models.released import load_croco
 def peak(): return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1])/1024
 before = peak()
 m = load_croco({str(tmp_path/'big.pth')!r}, 'pretrain')

@@ -1,7 +1,7 @@
 "The model of two frames: the released numbers, windows of either frame in any order, gradients, saving."
 import pytest, torch
 from test_croco import error, expected, files, plain # fixtures among them
-from winwin.models.croco import load_croco
+from winwin.models.released import load_croco
 from winwin.models.vit import Decoder
 from winwin.models.dense import create_model
 from winwin.models.hub import load_model, save_model

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest, torch
 from safetensors import safe_open
 from winwin import load_croco as from_package, timm_encoder as timm_from_package
-from winwin.models.croco import load_croco
+from winwin.models.released import load_croco
 from winwin.models.backbones import timm_encoder
 from winwin.models.controls import capture, set_layer_tau
 from winwin.models.dense import create_model
@@ -153,7 +153,7 @@ print(peak()-before, sum(o.numel() for o in m.parameters())*4/2**20)'''
 def test_recipes_start_from_files(tmp_path):
     "A run begins with CroCo's weights, or with those of a timm backbone"
     import timm
-    from winwin.models.croco import to_croco
+    from winwin.models.released import to_croco
     from winwin.training.recipes import Recipe, change, recipe_model
     from winwin.tasks.registry import make_task
     task = make_task('seg', classes=['a','b'])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .models.heads import LinearHead, UpsampleHead, ConvNeXtHead, DPTHead
     from .models.dense import DenseModel, FlowModel, create_model, list_models
     from .models.backbones import timm_encoder
-    from .models.croco import load_croco
+    from .models.released import load_croco
     from .models.hub import save_model, load_model, push_model, bundled_model
     from .models.controls import set_temperature, get_temperature, fold_temperature
     from .models.controls import set_position_scale, capture
@@ -68,7 +68,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'DenseModel': 'models.dense', 'FlowModel': 'models.dense', 'create_model': 'models.dense',
     'list_models': 'models.dense',
     'timm_encoder': 'models.backbones',
-    'load_croco': 'models.croco',
+    'load_croco': 'models.released',
     'save_model': 'models.hub', 'load_model': 'models.hub', 'push_model': 'models.hub',
     'bundled_model': 'models.hub',
     'set_temperature': 'models.controls', 'get_temperature': 'models.controls',

@@ -6,7 +6,7 @@ from winwin.data.images import read_depth
 from winwin.inference.export import Exported
 from winwin.machine import read_array
 from winwin.models.backbones import timm_encoder
-from winwin.models.croco import load_croco
+from winwin.models.released import load_croco
 from winwin.models.dense import create_model
 from winwin.models.hub import load_model, save_model
 from winwin.models.loading import load_vit, read_checkpoint

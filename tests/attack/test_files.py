@@ -10,7 +10,7 @@ from winwin.data.images import find_files, read_depth, read_image, read_labels
 from winwin.inference.export import Exported
 from winwin.machine import resident
 from winwin.models.backbones import timm_encoder
-from winwin.models.croco import load_croco
+from winwin.models.released import load_croco
 from winwin.models.dense import create_model
 from winwin.models.hub import load_model
 from winwin.models.loading import load_vit

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .controls import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch, Seen
     from .controls import capture, set_temperature, get_temperature, fold_temperature, tempered
     from .controls import size_scale, set_position_scale, get_position_scale
-    from .croco import croco_names, literal_kwargs, CrocoFile, read_croco, croco_arguments
-    from .croco import to_croco, load_croco
+    from .released import croco_names, literal_kwargs, CrocoFile, read_croco, croco_arguments
+    from .released import to_croco, load_croco, load_depth_anything
     from .hub import temperature_dict, restore_temperatures, check_savable, HubModel
     from .hub import check_arguments, save_model, load_model, push_model, bundled_models
     from .hub import bundled_model
@@ -58,8 +58,9 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'set_temperature': 'controls', 'get_temperature': 'controls', 'fold_temperature': 'controls',
     'tempered': 'controls', 'size_scale': 'controls', 'set_position_scale': 'controls',
     'get_position_scale': 'controls',
-    'croco_names': 'croco', 'literal_kwargs': 'croco', 'CrocoFile': 'croco', 'read_croco': 'croco',
-    'croco_arguments': 'croco', 'to_croco': 'croco', 'load_croco': 'croco',
+    'croco_names': 'released', 'literal_kwargs': 'released', 'CrocoFile': 'released',
+    'read_croco': 'released', 'croco_arguments': 'released', 'to_croco': 'released',
+    'load_croco': 'released', 'load_depth_anything': 'released',
     'temperature_dict': 'hub', 'restore_temperatures': 'hub', 'check_savable': 'hub',
     'HubModel': 'hub', 'check_arguments': 'hub', 'save_model': 'hub', 'load_model': 'hub',
     'push_model': 'hub', 'bundled_models': 'hub', 'bundled_model': 'hub',

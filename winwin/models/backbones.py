@@ -25,11 +25,13 @@ class TimmEncoder(Encoder):
     def __init__(self,
         model:nn.Module,          # Made by timm with `dynamic_img_size=True`
         checkpointing:bool=False, # Recompute activations in the backward pass
+        norm_all:bool=False,      # The final norm for the tokens of every layer
     ):
         super().__init__()
         _check_timm(model)
         self.model = model
         self.checkpointing = checkpointing
+        self.norm_all = norm_all
         self.dim = model.embed_dim
         self.depth = len(model.blocks)
         self.patch_size = model.patch_embed.patch_size[0]
@@ -51,7 +53,7 @@ class TimmEncoder(Encoder):
         if getattr(m, 'rope_mixed', False): each = rope # every layer has its own rotation
         elif rope is not None: args = [rope]
         out = run_blocks(m.blocks, m.norm, x, *args, each=each, indices=indices,
-                         checkpointing=self.checkpointing)
+                         checkpointing=self.checkpointing, norm_all=self.norm_all)
         return [o[:,m.num_prefix_tokens:] for o in out] # without class and register tokens
 
     def no_weight_decay(self)->set[str]:
@@ -156,6 +158,7 @@ def timm_encoder(
     pretrained:bool=False,    # Download the released weights
     checkpoint:str|Path|None=None, # File with weights: timm's, the authors', or transformers' DINO
     checkpointing:bool=False, # Recompute activations in the backward pass
+    norm_all:bool=False,      # The final norm for the tokens of every layer, not only the last
     **over,                   # Arguments of the timm model to change, such as drop_path_rate=.1
 )->TimmEncoder: # Its `mean` and `std` are the statistics of the images it expects
     "A timm model as an encoder of windows"
@@ -169,8 +172,8 @@ def timm_encoder(
     for part in ('attn_pool','fc_norm','head_dist','head'):
         if getattr(model, part, None) is not None:
             setattr(model, part, None if part=='attn_pool' else nn.Identity())
-    encoder = TimmEncoder(model, checkpointing)
-    if pretrained and encoder.in_chans!=3: model.adapted = 3,encoder.in_chans # by timm, the same way
+    encoder = TimmEncoder(model, checkpointing, norm_all)
+    if pretrained and encoder.in_chans!=3: model.adapted = 3,encoder.in_chans
     return encoder
 
 # %% ../../nbs/models/05_backbones.ipynb #b6d8494e

@@ -65,10 +65,15 @@ class DenseModel(WindowModel):
         head:Head,                      # Maps of windows
         mean:Sequence[float]|None=None, # Mean of the images, per channel; none = the encoder's
         std:Sequence[float]|None=None,  # Standard deviation of the images; none = the encoder's
+        hooks:Sequence[int]|None=None,  # Blocks whose tokens the head takes; none = the usual ones
     ):
         super().__init__(encoder, mean, std)
         self.head = head
-        self.hooks = [encoder.depth-1] if head.num_inputs==1 else dpt_hooks(encoder.depth)
+        usual = [encoder.depth-1] if head.num_inputs==1 else dpt_hooks(encoder.depth)
+        self.hooks = list(hooks or usual)
+        if len(self.hooks)!=len(usual):
+            raise ValueError(f'hooks {self.hooks}: the head takes the tokens of {len(usual)} '
+                             f'layers, such as {usual}')
 
     def forward(self,
         img:Tensor,                # Images (B,3,H*P,W*P) in [0,1]
@@ -253,14 +258,14 @@ def _encoder(size, empty, mean=None, std=None, **over):
     return encoder
 
 # %% ../../nbs/models/06_dense.ipynb #b6623055
-def _dense(size, outputs, head, head_args=None, empty=(), fit_head=False, **over):
+def _dense(size, outputs, head, head_args=None, empty=(), fit_head=False, hooks=None, **over):
     "Encoder and head of a size"
     if head not in _heads: raise ValueError(f'head {head!r} is unknown; use {", ".join(_heads)}')
     encoder = _encoder(size, empty, **over)
     fitted = _fitted(head, encoder.dim) if fit_head else {}
     args = _head_args(head, size, encoder) | fitted | (head_args or {})
     head = _part('head', empty, _heads[head], encoder.dim, outputs, encoder.patch_size, **args)
-    return DenseModel(encoder, head)
+    return DenseModel(encoder, head, hooks=hooks)
 
 def _head_args(head, size, encoder):
     "Arguments of a head that depend on the encoder"

@@ -178,9 +178,14 @@ class FeatureFusion(nn.Module):
         self.resConfUnit2 = ResidualConvUnit(dim)
         self.out_conv = nn.Conv2d(dim, dim, 1)
 
-    def forward(self, x:Tensor, skip:Tensor|None=None)->Tensor:
+    def forward(self,
+        x:Tensor,                      # Coarse map (M,dim,h,w)
+        skip:Tensor|None=None,         # Map of this size to add; it may be a row or column smaller
+        size:Sequence[int]|None=None,  # Size of the result; none = twice that of the input
+    )->Tensor: # (M,dim,2*h,2*w), or of `size`
         if skip is not None: x = x[...,:skip.shape[-2],:skip.shape[-1]] + self.resConfUnit1(skip)
-        x = F.interpolate(self.resConfUnit2(x), scale_factor=2, mode='bilinear', align_corners=True)
+        how = dict(scale_factor=2) if size is None else dict(size=tuple(size))
+        x = F.interpolate(self.resConfUnit2(x), mode='bilinear', align_corners=True, **how)
         return self.out_conv(x)
 
 # %% ../../nbs/models/04_heads.ipynb #518050e2
@@ -194,12 +199,16 @@ class DPTHead(Head):
         layer_dims:Sequence[int]=(96,192,384,768), # Channels of the pyramid, fine to coarse
         feature_dim:int=256,                       # Channels of the fused maps
         last_dim:int=32,                           # Channels before the outputs
+        exact:bool=False,    # Upsample to the size of the finer map; else to twice, and crop
+        positive:bool=False, # Values below 0 become 0
     ):
         super().__init__()
         dims = [dims]*4 if isinstance(dims, int) else list(dims)
         if len(dims)!=4 or len(layer_dims)!=4:
             raise ValueError(f'DPT takes four layers: dims {dims}, layer_dims {layer_dims}')
         self.patch_size = patch_size
+        self.exact = exact
+        self.positive = positive
         conv = nn.Conv2d
         n0,n1,n2,n3 = layer_dims
         self.act_postprocess = nn.ModuleList([
@@ -228,11 +237,12 @@ def predict(self:DPTHead,
     scratch = self.scratch
     maps = [rn(act(o.permute(0,3,1,2)))
             for o,act,rn in zip(x, self.act_postprocess, scratch.layer_rn)]
-    y = scratch.refinenet4(maps[3])
-    finer = scratch.refinenet3,scratch.refinenet2,scratch.refinenet1
-    for fuse,skip in zip(finer, maps[2::-1]):
-        y = fuse(y, skip)
-    return self.head(y)
+    sizes = [m.shape[-2:] if self.exact else None for m in maps]
+    y = scratch.refinenet4(maps[3], size=sizes[2])
+    for i in (2,1,0):
+        y = getattr(scratch, f'refinenet{i+1}')(y, maps[i], sizes[i-1] if i else None)
+    y = self.head(y)
+    return y.relu() if self.positive else y
 
 # %% ../../nbs/models/04_heads.ipynb #8e6c11f7
 def dpt_hooks(

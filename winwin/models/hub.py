@@ -160,7 +160,8 @@ def _known_arguments(name, within):
     kinds = dict(decoder=[Decoder], head_args=[ConvNeXtHead,DPTHead,DecoupledDPTHead,LinearHead,
                                                MatchingHead,UpsampleHead]).get(within, [ViT])
     words = () if within else ('head','head_args','num_classes','num_outputs','flow_scale','scaled',
-                               'mean','std','decoder','relative','tied','quiet','checkpointing')
+                               'mean','std','decoder','relative','tied','quiet','checkpointing',
+                               'hooks','norm_all')
     if ':' in name and not within:
         from timm.models.eva import Eva
         from timm.models.vision_transformer import VisionTransformer

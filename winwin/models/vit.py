@@ -61,6 +61,7 @@ def run_blocks(
     each:Sequence|None=None,  # One more argument per block; none = no more
     indices:Sequence[int]|None=None, # Blocks to return, negative ones from the end; none = all
     checkpointing:bool=False, # Recompute activations in the backward pass
+    norm_all:bool=False,      # Norm of every output, not only of the last block's
 )->list[Tensor]: # One (B,N,C) per index, ascending
     "The output of the blocks in `indices`; later blocks do not run"
     keep = _block_indices(indices, len(blocks))
@@ -71,7 +72,7 @@ def run_blocks(
         if checkpointing and torch.is_grad_enabled():
             x = checkpoint(blk, x, *more, use_reentrant=False)
         else: x = blk(x, *more)
-        if i in keep: out.append(norm(x) if i==len(blocks)-1 else x)
+        if i in keep: out.append(norm(x) if norm_all or i==len(blocks)-1 else x)
     return out
 
 # %% ../../nbs/models/02_vit.ipynb #97617dc9

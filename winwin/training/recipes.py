@@ -19,7 +19,7 @@ from ..data.augment import Augment, FlowAugment
 from ..data.items import too_small, usual_size
 from ..models.loading import is_plain
 from ..models.dense import create_model, model_task
-from ..models.croco import load_croco
+from ..models.released import load_croco
 from ..tasks.task import Task
 from ..tasks.segmentation import class_weights
 from ..tasks.registry import make_task, task_class
