@@ -113,9 +113,11 @@ def _listed(path):
 def bands(self:FileDataset)->int|None: # None for pictures
     "How many bands the images have, from the header of the first"
     if not hasattr(self, '_bands'):
-        files = getattr(self, 'files', ())
-        paths = [o[0] for o in files[:1]] if isinstance(files, list) and files else self.__dict__.get('images', ())
-        self._bands = image_bands(paths[0]) if len(paths) and isinstance(paths[0], Path) else None
+        pairs = getattr(self, 'files', None)
+        if isinstance(pairs, list): paths = [files[0] for files in pairs[:1]]
+        else: paths = self.__dict__.get('images', ())
+        known = len(paths)>0 and isinstance(paths[0], Path)
+        self._bands = image_bands(paths[0]) if known else None
     return self._bands
 
 @patch

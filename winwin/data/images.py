@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 import numpy as np, torch, torch.nn.functional as F
 from torch import Tensor
-from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms.functional import Image
 from ..machine import check_file, plural, read_array
 from ..windows.tokens import pad_to_patches
@@ -71,7 +70,8 @@ def _is_picture(path):
     "Whether a TIFF is grey or has colours, in 8 or 16 bits"
     try:
         with Image.open(path) as img:
-            extra = img.tag_v2.get(338, ()) if img.format=='TIFF' else () # 0: neither colour nor alpha
+            # what a sample beyond the colours is; 0: no alpha
+            extra = img.tag_v2.get(338, ()) if img.format=='TIFF' else ()
             pages = getattr(img, 'n_frames', 1) if img.mode[0] in 'LI' else 1
             return img.mode!='F' and pages==1 and 0 not in extra
     except (OSError,ValueError,SyntaxError): return False
@@ -161,19 +161,11 @@ def read_image(
     "Read an image, turned as its EXIF data says; grey is repeated, alpha dropped"
     path = Path(path)
     if image_bands(path) is not None: return read_bands(path)
-    img = _open(path)
-    if _has_16_bits(path, img): return decode_image(path, ImageReadMode.RGB).float()/65535
-    img = _upright(img)
+    img = _upright(_open(path))
     if img.mode[0]=='I': # more than 8 bits: Pillow would clip them
         return torch.from_numpy(np.array(img).astype(np.float32)/65535).expand(3,-1,-1)
     if img.mode=='P': img = img.convert('RGBA') # palettes may have alpha
     return torch.from_numpy(np.array(img.convert('RGB'))).permute(2,0,1).float()/255
-
-def _has_16_bits(path, img):
-    "Whether a file is a PNG with colours of 16 bits, of which Pillow keeps 8"
-    if img.format!='PNG' or img.getexif().get(_ORIENTATION, 1)!=1: return False
-    with open(path, 'rb') as file: bits,kind = file.read(26)[24:]
-    return bits==16 and kind in (2,6)
 
 # %% ../../nbs/data/00_images.ipynb #f1b0a85d
 def stored_size(

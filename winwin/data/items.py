@@ -87,7 +87,8 @@ def band_statistics(
     sums = 0.
     for i in range(n):
         x = data[i*len(data)//n]['image'].double()
-        sums = sums + torch.stack([torch.ones(len(x))*x[0].numel(), x.sum((1,2)), x.square().sum((1,2))])
+        count = torch.full((len(x),), x[0].numel(), dtype=x.dtype)
+        sums = sums + torch.stack([count, x.sum((1,2)), x.square().sum((1,2))])
     count,total,squares = sums
     mean = total/count
     std = (squares/count-mean**2).clamp(min=0).sqrt()

@@ -187,8 +187,10 @@ def image_statistics(
 )->dict[str,tuple[float,...]]: # 'mean' and 'std'
     "Mean and standard deviation to normalise images with"
     n = getattr(encoder, 'in_chans', 3)
-    usual = dict(mean=(.485,.456,.406), std=(.229,.224,.225)) if n==3 else dict(mean=(.449,)*n, std=(.226,)*n)
-    out = {k: tuple(given or getattr(encoder, k, usual[k])) for k,given in dict(mean=mean, std=std).items()}
+    usual = dict(mean=(.485,.456,.406), std=(.229,.224,.225))
+    if n!=3: usual = dict(mean=(.449,)*n, std=(.226,)*n)
+    given = dict(mean=mean, std=std)
+    out = {k: tuple(given[k] or getattr(encoder, k, usual[k])) for k in given}
     for k,v in out.items():
         if len(v)!=n:
             raise ValueError(f'{k} has {len(v)} values for images of {n} channels; give one per '

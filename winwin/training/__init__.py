@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from .loop import TrainResult, fit, resume
     from .recipes import presets, Recipe, change, read_recipe, get_preset, preset_name
     from .recipes import paper_variants, recipe_variants, recipe_data, recipe_task, recipe_model
-    from .recipes import recipe_augment, held_out_text, check_held_out, size_problems, train_recipe
+    from .recipes import recipe_augment, bands_text, held_out_text, check_held_out, size_problems
+    from .recipes import train_recipe
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'RunLog': 'log', 'read_log': 'log', 'show_log': 'log', 'LiveCurve': 'log',
@@ -19,8 +20,9 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'presets': 'recipes', 'Recipe': 'recipes', 'change': 'recipes', 'read_recipe': 'recipes',
     'get_preset': 'recipes', 'preset_name': 'recipes', 'paper_variants': 'recipes',
     'recipe_variants': 'recipes', 'recipe_data': 'recipes', 'recipe_task': 'recipes',
-    'recipe_model': 'recipes', 'recipe_augment': 'recipes', 'held_out_text': 'recipes',
-    'check_held_out': 'recipes', 'size_problems': 'recipes', 'train_recipe': 'recipes',
+    'recipe_model': 'recipes', 'recipe_augment': 'recipes', 'bands_text': 'recipes',
+    'held_out_text': 'recipes', 'check_held_out': 'recipes', 'size_problems': 'recipes',
+    'train_recipe': 'recipes',
 }
 __all__ = [*_HOME]
 

@@ -94,6 +94,16 @@ def epoch(self:Mix)->int:
     "The current epoch"
     return self.shared.item()
 
+@patch_property
+def bands(self:Mix)->int|None: # None for pictures
+    "How many bands the images of all sets have"
+    found = {name: getattr(data, 'bands', None) for name,data in self.sets.items()}
+    if len({*found.values()})>1:
+        each = ', '.join(f'{k} {v or 3}' for k,v in found.items())
+        raise ValueError(f'{self.text!r} mixes images of different bands: {each}; mix sets whose '
+                         f'images have the same')
+    return next(iter(found.values()))
+
 @patch
 def set_epoch(self:Mix, epoch:int)->None:
     "Set the current epoch, in all worker processes too"
