@@ -98,6 +98,18 @@ def look_at_attention(device, cross=False):
     read_with(maps, {n: 1.2 for n in maps.kinds}, [3])
     return rows
 
+class Foreign(nn.Module):
+    "A vision transformer of a user, which knows nothing of this library"
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Conv2d(3, 16, 8, 8)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
+    def forward(self, img): return self.layer(self.embed(img).flatten(2).mT)
+
+def foreign(device):
+    maps = AttentionRecorder(Foreign().eval().to(device), SCENES['image'][0], '2x4')
+    return [maps.look(n, view).q for n in maps.layers for view in ('windows','full')]
+
 def captured(device):
     model = tiny().to(device).eval()
     with torch.no_grad(), capture(model) as seen: model(SCENES['image'].to(device), W)
@@ -202,7 +214,7 @@ CALLS = {
     'resample_patch_embed': lambda d: resample_patch_embed(torch.rand(8,3,16,16, device=d), 8),
     **{f'{kind}; {name}': lambda d,t=t,o=o,n=n,w=w,c=c: run_model(d, tiny(t, **o), n, w, **c) for kind,name,t,o,n,w,c in (
         ('LinearHead DenseModel ViT Encoder Block Attention Mlp gelu Head WindowModel run_blocks','linear','seg',dict(head='linear'),1,EXTRA,{}),
-        ('ConvNeXtHead ConvNeXtBlock','convnext','seg',{},1,W,{}), ('UpsampleHead','upsample','seg',dict(head='upsample'),1,W,{}),
+        ('ConvNeXtHead ConvNeXtBlock','convnext','seg',{},1,W,{}), ('UpsampleHead','upsample','seg',dict(head='upsample'),1,W,{}), ('ProbeHead','probe','seg',dict(head='probe'),1,W,{}),
         ('DPTHead FeatureFusion ResidualConvUnit','dpt','depth',{},1,W,{}), ('ViT','sincos','seg',dict(pos='sincos', head='linear'),1,W,{}),
         ('ViT','resized','seg',dict(pos='sincos:4x4', head='linear'),1,EXTRA,{}), ('ViT','checkpointing','seg',dict(checkpointing=True, head='linear'),1,W,{}),
         ('attend_locally to_tiles from_tiles','vitdet','seg',dict(local_window=3, global_blocks=(1,3), head='linear'),1,W,{}),
@@ -213,6 +225,7 @@ CALLS = {
     'CompletionModel': lambda d: tiny('pretrain').to(d)(FRAMES['image'].to(d), FRAMES['image2'].to(d), W)[0].sum().backward(),
     **{f'TimmEncoder embed_timm; {name}': lambda d,name=name: run_model(d, create_model(f'{name}:linear', depth=2), 1, W)
        for name in ('dinov3-small','eva02-tiny','pe-tiny','rope-small','rope-mixed-small','dinov2-small','vit-tiny')},
+    'LoRALinear add_lora merge_lora plain_state set_trainable': lambda d: [run_model(d, set_trainable(tiny(head='linear').to(d), 'lora:2'), 1, W), plain_state(set_trainable(tiny().to(d), 'lora:2')), set_trainable(set_trainable(tiny().to(d), 'lora:2'), 'all')],
     'capture Seen watch': captured,
     'set_temperature get_temperature set_layer_tau layer_tau tempered fold_temperature': temper,
     'to_croco': lambda d: to_croco(tiny('flow', depth=4).to(d)),
@@ -226,6 +239,7 @@ CALLS = {
     'compare_attention AttentionComparison make_views View TokenMeans layer_means': lambda d: [compare_attention(tiny().to(d), imgs, w).table() for imgs in (SCENES['image'],SCENES['image'].to(d)) for w in ('2x4',W,W.to(d),'crop:4')],
     'compare_attention; two frames': lambda d: compare_attention(tiny('flow', head='linear').to(d), (FRAMES['image'],FRAMES['image2']), '2x4').table(),
     'AttentionRecorder RecordedLayer LayerCurves TokenRows curve_map token_panels token_stats read_with': look_at_attention,
+    'AnyModel CalledLayer FusedCall call_model find_patch find_layers look_at_calls watch_calls knows_layers': foreign,
     'AttentionRecorder; cross': lambda d: look_at_attention(d, cross=True),
     'mosaic normalize_images': lambda d: [mosaic([torch.rand(2,8,12, device=d)]*3), normalize_images(tiny().to(d), SCENES['image'].to(d))],
 

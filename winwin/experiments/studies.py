@@ -180,6 +180,12 @@ def _photo_study(name, preset, about, seeds=(0,)):
     return Study(name, about, get_preset(preset), {'two windows': {}}, seeds=seeds,
                  after=log_ratio_scores)
 
+def _nyuv2_finish_study():
+    start = change(get_preset('nyuv2-depth-tiny'), steps=3600, warmup=180)
+    recipe = change(start, steps=700, warmup=40, lr=3e-4)
+    return Study('nyuv2-finish', 'NYUv2: two windows, then a last stretch on full images, abs-rel',
+                 recipe, {'full images': dict(windows='full')}, seeds=(0,), start=start)
+
 # %% ../../nbs/experiments/04_studies.ipynb #0b811eaf
 def pair_scores(
     folder:Path,     # Run
@@ -237,7 +243,7 @@ def list_studies()->dict[str,Study]: # By name
         _photo_study('camvid-native', 'camvid-seg-native', 'CamVid at 960x720 from a plain '
                      'ViT-Tiny, mIoU'),
         _photo_study('nyuv2', 'nyuv2-tiny-depth', 'NYUv2 from a plain ViT-Tiny, abs-rel'),
-        _flow_photos_study(), _first_steps_study())
+        _nyuv2_finish_study(), _flow_photos_study(), _first_steps_study())
     drawn = (_windows_study('seg', 'depth', 'mIoU'), _windows_study('depth', 'seg', 'abs-rel'),
              _guidance_study(), _scratch_study(), _quiet_study(), _finish_study(),
              *_temperature_studies(),
@@ -259,7 +265,7 @@ def run_study(
     study:Study|str,               # Study, or its name
     out:str|Path,                  # Folder of runs and results
     root:str|Path|None=None,       # Where the data is, or a cache of scenes; none = in `out`
-    weights:str|Path|None=None,    # File that all runs start from, unless the study has a start
+    weights:str|Path|None=None,    # File that all runs, or the study's start, begin with
     cases:Sequence[str]|None=None, # Only these; none = all
     seeds:Sequence[int]|None=None, # Only these; none = all
     progress:bool=True,            # Show bars
@@ -288,10 +294,11 @@ def _scored_on(study, valid):
     recipe = change(study.recipe, valid='flow-folder', valid_root=str(valid))
     return replace(study, recipe=recipe)
 
-def _train_start(study, out, root, progress):
-    "The weights that all cases share"
-    train_recipe(change(study.start, root=str(root)), out/'start', resume=True, progress=progress,
-                 score=False)
+def _train_start(study, out, root, weights, progress):
+    "The weights that all cases share; those that they begin with may be given"
+    begin = dict(weights=str(weights)) if weights else {}
+    train_recipe(change(study.start, root=str(root), **begin), out/'start', resume=True,
+                 progress=progress, score=False)
     return out/'start'/'last'
 
 # %% ../../nbs/experiments/04_studies.ipynb #818d812e
@@ -306,7 +313,8 @@ class _Run:
         self.folder = run_folder(out, case, seed)
         begin = dict(weights=str(weights)) if weights else {}
         if study.start is not None:
-            begin = dict(weights=str(_train_start(study, self.out, root, progress)))
+            start = _train_start(study, self.out, root, weights, progress)
+            begin = dict(weights=str(start))
         self.recipe = change(study.recipe, **begin | study.cases[case], root=str(root), seed=seed)
 
     def train(self):
@@ -343,11 +351,13 @@ def _new_result(run):
     "The result of a run that is trained and has not been read"
     last = [line for line in read_log(run.folder) if 'cpu_s' in line][-1]
     recipe = run.recipe
+    began = [o for o in read_log(run.out/'start') if 'cpu_s' in o] if run.study.start else []
+    start = dict(start_cpu_s=round(began[-1]['cpu_s'], 1)) if began else {}
     return dict(study=run.study.name, case=run.case, seed=run.seed, windows=recipe.train.windows,
                 steps=recipe.train.steps, batch_size=recipe.train.batch_size,
                 train_cpu_s=round(last['cpu_s'], 1), memory_mb=round(last['memory_mb']), scores={},
                 read_cpu_s={}, did=[], settings=recipe_settings(recipe), winwin=__version__,
-                torch=torch.__version__, threads=torch.get_num_threads())
+                torch=torch.__version__, threads=torch.get_num_threads(), **start)
 
 # %% ../../nbs/experiments/04_studies.ipynb #c40f36f4
 def trained_steps(
@@ -593,6 +603,8 @@ PHOTO_STUDIES = { # study -> what it is scored on, and (score, factor, digits) o
     'camvid': ('CamVid val, 640x480',[('mIoU',100,1)]),
     'camvid-native': ('CamVid val, 960x720',[('mIoU',100,1)]),
     'nyuv2': ('NYUv2, last 95 training images',[('delta1',1,3),('abs_rel',1,3)]),
+    'nyuv2-finish': ('the same, the last 700 steps on full images',
+                     [('delta1',1,3),('abs_rel',1,3)]),
     'flow-photos': ('9 FlyingChairs pairs',[('EPE',1,2)])}
 
 def photo_table(
@@ -613,7 +625,7 @@ def _photo_row(name, about, shown, runs):
     if all('log_ratio_scores' in run for run in runs):
         texts = [_mean_text([run['log_ratio_scores'] for run in runs], *o) for o in shown]
         sharp = f'{", ".join(texts)} (tau {runs[0]["log_ratio"]:.2f})'
-    minutes = statistics.mean(run['train_cpu_s'] for run in runs)/60
+    minutes = statistics.mean(run['train_cpu_s']+run.get('start_cpu_s', 0) for run in runs)/60
     memory = max(run['memory_mb'] for run in runs)/1024
     return (f'| {about} | {plain} | {sharp} | {len(runs)} | {minutes:.0f} | {memory:.1f} GB | '
             f'`winwin study {name}` |')

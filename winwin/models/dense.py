@@ -20,7 +20,7 @@ from .vit import Decoder, Encoder, ViT, image_statistics, init_weights, layer_gr
 from .vit import no_decay, quiet_start, vit_sizes
 from .loading import empty_parameters, fill_vit
 from .heads import ConvNeXtHead, DPTHead, DecoupledDPTHead, Head, LinearHead
-from .heads import MatchingHead, UpsampleHead, WindowMatch, dpt_hooks
+from .heads import MatchingHead, ProbeHead, UpsampleHead, WindowMatch, dpt_hooks
 from .backbones import BACKBONES, timm_encoder
 
 # %% ../../nbs/models/06_dense.ipynb #e8598a18
@@ -56,6 +56,14 @@ class WindowModel(nn.Module):
     def no_weight_decay(self)->set[str]:
         "Names of the parameters that timm keeps from weight decay"
         return no_decay(self)
+
+    def train(self, mode:bool=True)->'WindowModel':
+        "Training mode, but for the parts of which nothing is trained"
+        super().train(mode)
+        for m in self.modules() if mode else ():
+            params = [*m.parameters()]
+            if params and not any(p.requires_grad for p in params): m.eval()
+        return self
 
 # %% ../../nbs/models/06_dense.ipynb #b88702cb
 class DenseModel(WindowModel):
@@ -236,8 +244,9 @@ class CompletionModel(WindowModel):
 # %% ../../nbs/models/06_dense.ipynb #1da29d9b
 _sizes = {**vit_sizes, 'micro': dict(dim=192, depth=6, num_heads=6, patch_size=8),
           'nano': dict(dim=128, depth=6, num_heads=4, mlp_ratio=2., patch_size=8)}
-_heads = dict(linear=LinearHead, upsample=UpsampleHead, convnext=ConvNeXtHead, dpt=DPTHead)
-_micro = dict(linear={}, upsample=dict(cell_dim=32, hidden=48, stride=2),
+_heads = dict(linear=LinearHead, upsample=UpsampleHead, convnext=ConvNeXtHead, dpt=DPTHead,
+              probe=ProbeHead)
+_micro = dict(linear={}, probe={}, upsample=dict(cell_dim=32, hidden=48, stride=2),
               convnext=dict(hidden=96, depth=2), dpt=dict(layer_dims=(32,48,64,96), feature_dim=32),
               matching=dict(fine=48, coarse=64, match_dim=96, state=64, fine_dim=24, fine_state=32))
 

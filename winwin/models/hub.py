@@ -17,6 +17,7 @@ from huggingface_hub import ModelCard, ModelHubMixin, hf_hub_download
 from torch import Tensor
 from .. import __version__
 from ..machine import patch, read_folder, read_json, read_tensors, write_tensors
+from .layers import plain_state
 from .vit import Decoder, ViT
 from .loading import fill_model
 from .heads import ConvNeXtHead, DPTHead, DecoupledDPTHead, LinearHead
@@ -56,7 +57,7 @@ def check_savable(
     "Raise unless a model made again from its config would take the weights"
     parts = 'encoder','decoder','head' # without values
     plain = build_model(model.config['name'], model.config['arguments'], parts).state_dict()
-    mine = model.state_dict()
+    mine = plain_state(model)
     strange = [k for k,v in mine.items() if k not in plain or plain[k].shape!=v.shape]
     strange += [k for k in plain if k not in mine]
     if not strange: return
@@ -100,7 +101,7 @@ class HubModel(ModelHubMixin, library_name='winwin'):
 @patch
 def _save_pretrained(self:HubModel, save_directory:Path):
     (save_directory/'config.json').write_text(self.text, encoding='utf-8')
-    weights = {k: v.detach().contiguous() for k,v in self.model.state_dict().items()}
+    weights = {k: v.detach().contiguous() for k,v in plain_state(self.model).items()}
     write_tensors(save_directory/'model.safetensors', weights, dict(format='pt'))
     shutil.copymode(save_directory/'config.json', save_directory/'model.safetensors')
 

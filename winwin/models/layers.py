@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['attend', 'Attention', 'rotate_back', 'gelu', 'Mlp', 'Block', 'to_tiles', 'from_tiles',
-           'attend_locally', 'CrossAttention', 'DecoderBlock']
+           'attend_locally', 'CrossAttention', 'DecoderBlock', 'LoRALinear', 'add_lora',
+           'merge_lora', 'plain_state']
 
 # %% ../../nbs/models/01_layers.ipynb #f47645d6
 import torch, torch.nn.functional as F, torch.nn as nn
@@ -276,3 +277,58 @@ class DecoderBlock(nn.Module):
         if logits is not None: logits.append(self.cross_attn.logits(*args))
         x = x + self.cross_attn(*args)
         return x + self.mlp(self.norm3(x))
+
+# %% ../../nbs/models/01_layers.ipynb #ef29cf11
+class LoRALinear(nn.Linear):
+    "A linear layer plus a product of two thin matrices; `add_lora` makes it from an `nn.Linear`"
+    lora_a:nn.Parameter # (parts,rank,in)
+    lora_b:nn.Parameter # (parts,out/parts,rank)
+
+    def forward(self, x:Tensor)->Tensor: # (...,out)
+        thin = F.linear(x, self.lora_a.flatten(0,1)).unflatten(-1, self.lora_a.shape[:2])
+        change = torch.einsum('...pr,por->...po', thin, self.lora_b)
+        return F.linear(x, self.weight, self.bias) + change.flatten(-2)
+
+    def merged(self)->Tensor: # (out,in)
+        "The weight of a plain layer that does the same"
+        return self.weight + (self.lora_b@self.lora_a).flatten(0,1).to(self.weight.dtype)
+
+def add_lora(
+    layer:nn.Linear, # Layer, changed in place; it keeps its name and its weights
+    rank:int,        # Columns of B and rows of A
+    parts:int=1,     # Outputs side by side that have factors of their own: 3 for a fused `qkv`
+):
+    "Freeze a layer and give it a low-rank change to train"
+    out = layer.out_features//parts
+    if not 1<=rank<=min(layer.in_features, out):
+        raise ValueError(f'rank {rank} of a layer from {layer.in_features} to {out} channels; take '
+                         f'1 to {min(layer.in_features, out)}: above that a low-rank change is '
+                         f'larger than the layer. Usual are 4 to 64')
+    layer.requires_grad_(False)
+    layer.__class__ = LoRALinear
+    layer.lora_a = nn.Parameter(layer.weight.new_empty(parts, rank, layer.in_features))
+    layer.lora_b = nn.Parameter(layer.weight.new_zeros(parts, out, rank))
+    nn.init.normal_(layer.lora_a, std=layer.in_features**-.5)
+
+# %% ../../nbs/models/01_layers.ipynb #60bb8972
+@torch.no_grad()
+def merge_lora(
+    layer:LoRALinear, # Layer, changed in place
+):
+    "Make a plain layer of it again, with the change in its weight"
+    layer.weight.copy_(layer.merged())
+    del layer.lora_a,layer.lora_b
+    layer.__class__ = nn.Linear
+
+@torch.no_grad()
+def plain_state(
+    model:nn.Module, # Model, perhaps with low-rank changes
+)->dict[str,Tensor]: # Names and shapes of the model without them
+    "The weights of a model, low-rank changes merged in"
+    out = model.state_dict()
+    for name,m in model.named_modules():
+        if not isinstance(m, LoRALinear): continue
+        dot = f'{name}.' if name else ''
+        out[f'{dot}weight'] = m.merged()
+        del out[f'{dot}lora_a'],out[f'{dot}lora_b']
+    return out

@@ -26,6 +26,8 @@ from ..machine import find_folder, hold_folder, patch, patch_property, write_fol
 from ..machine import write_tensors
 from ..windows.schemes import parse_scheme
 from ..data.items import first_checked
+from ..models.layers import LoRALinear
+from ..models.controls import parse_trainable, set_trainable
 from ..models.hub import check_savable, load_model, save_model as write_model
 from ..models.hub import temperature_dict
 from ..tasks.task import Task, evaluate
@@ -40,6 +42,7 @@ from .log import RunLog
 class TrainConfig:
     "How to train"
     task:str='seg'                # 'seg', 'depth' or 'flow'
+    train:str='all'               # What to train: all, head, last:4 (blocks), lora:16 (rank)
     windows:str='2x22'            # Window scheme, see `parse_scheme`
     steps:int=1000                # Updates of the weights
     batch_size:int=8              # Images per batch and process
@@ -69,6 +72,7 @@ class TrainConfig:
 def check(self:TrainConfig):
     "Raise a `ValueError` for values that make no sense"
     parse_scheme(self.windows)
+    parse_trainable(self.train)
     for k in ('steps','batch_size','accumulate','log_every','save_every'):
         if getattr(self, k)<1: raise ValueError(f'{k} {getattr(self, k)} must be at least 1')
     for k,most in dict(steps=10**9, batch_size=10**5, accumulate=10**5, workers=1000).items():
@@ -158,6 +162,18 @@ def batches(self:TrainRun)->Iterator[dict]:
                           acc.device.type=='cuda', choose)
     return _save_if_loading_fails(self, source)
 
+@patch
+def _choose_weights(self:TrainRun, model):
+    "Freeze what is not to be trained, and add matrices of low rank"
+    what = self.config.train
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(self.config.seed, 4))
+        if what!='all': set_trainable(model, what)
+    self.low_rank = any(isinstance(m, LoRALinear) for m in model.modules())
+    if self.low_rank and what=='all' and self.out is not None:
+        raise ValueError("the model has changes of low rank (LoRA), which the checkpoint's "
+                         "settings do not name; give TrainConfig train='lora:16', or out=None")
+
 # %% ../../nbs/training/03_loop.ipynb #76750499
 def _save_if_loading_fails(run, source):
     "The batches of `source`; if a process that loads them dies, the steps so far are saved"
@@ -176,6 +192,7 @@ def _prepare_model(self:TrainRun, model):
     "Move the model to its device, make optimiser, schedule and average"
     cfg = self.config
     acc = self.accelerator
+    self._choose_weights(model)
     self.raw = model.to(acc.device)
     self.sharded = acc.is_fsdp2 # every process has a part of every weight
     self.whole = copy.deepcopy(model) if self.sharded else None
@@ -228,9 +245,10 @@ def save(self:TrainRun):
     acc = self.accelerator
     if self.out is None: return
     self.collect()
-    raw = unshard(self.raw.state_dict()) if self.ema else None
+    raw = unshard(self.raw.state_dict()) if self.ema or self.low_rank else None
+    average = self.final.state_dict() if self.ema and self.low_rank else None
     state = dict(step=self.step, best=self.best, optimizer=unshard(self.opt.state_dict()),
-                 what=json.dumps(self.settings), raw=raw,
+                 what=json.dumps(self.settings), raw=raw, average=average,
                  scaler=acc.scaler.state_dict() if acc.scaler else None,
                  tau=temperature_dict(self.final))
     if not acc.is_main_process: return
@@ -269,8 +287,10 @@ def restore(self:TrainRun,
     self.best = state['best']
     self.scores = state['best']
     if self.ema: # the folder's model is the moving average
-        self.ema.module.load_state_dict(self.raw.state_dict())
-        self.raw.load_state_dict(shard_model(state['raw'], self.raw))
+        average = self.ema.module
+        apart = shard_model(state['average'], average) if self.low_rank else self.raw.state_dict()
+        average.load_state_dict(apart)
+    if state['raw']: self.raw.load_state_dict(shard_model(state['raw'], self.raw))
     self.opt.load_state_dict(shard_optimizer(state['optimizer'], self.opt))
     if state['scaler']: self.accelerator.scaler.load_state_dict(state['scaler'])
 
@@ -427,6 +447,7 @@ def _train(run, valid, progress, watch):
     run.accelerator.wait_for_everyone()
     run.collect()
     if not run.sharded: run.accelerator.unwrap_model(run.model, keep_fp32_wrapper=False)
+    if run.config.train!='all': set_trainable(run.final, 'all') # nothing frozen, plain weights
     return TrainResult(run.final, run.scores, run.best, lines, run.out)
 
 # %% ../../nbs/training/03_loop.ipynb #bc74bbe5

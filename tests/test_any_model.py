@@ -1,0 +1,145 @@
+"Attention of models that are not ours, recognised by the call: transformers, torchvision, timm, one's own."
+import pytest, torch, torch.nn as nn, torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from winwin.attention.any_model import AnyModel, look_at_calls
+from winwin.attention.recorder import AttentionRecorder
+from winwin.attention.statistics import attention_rows
+from winwin.models.controls import capture
+from winwin.windows.sampling import sample_windows
+from winwin.workbench.attention import AttentionExplorer
+
+SMALL = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=224, patch_size=16)
+IMG = torch.rand(3,224,224, generator=torch.Generator().manual_seed(0))
+
+def depth_anything(T):
+    backbone = T.Dinov2Config(**SMALL, out_indices=[1,2], reshape_hidden_states=False)
+    return T.DepthAnythingForDepthEstimation(T.DepthAnythingConfig(backbone_config=backbone, patch_size=16,
+        reassemble_hidden_size=24, reassemble_factors=[2,1], neck_hidden_sizes=[8,8], fusion_hidden_size=8, head_hidden_size=8))
+
+def sam(T):
+    return T.SamVisionModel(T.SamVisionConfig(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, mlp_dim=32, image_size=224,
+        patch_size=16, window_size=7, global_attn_indexes=[1], output_channels=8))
+
+THEIRS = dict( # name -> model, tokens before those of the image
+    vit=(lambda T: T.ViTModel(T.ViTConfig(**SMALL)),1), deit=(lambda T: T.DeiTModel(T.DeiTConfig(**SMALL)),2),
+    dinov2=(lambda T: T.Dinov2Model(T.Dinov2Config(**SMALL)),1),
+    registers=(lambda T: T.Dinov2WithRegistersModel(T.Dinov2WithRegistersConfig(**SMALL)),5),
+    dinov3=(lambda T: T.DINOv3ViTModel(T.DINOv3ViTConfig(**SMALL, num_register_tokens=4)),5),
+    siglip=(lambda T: T.SiglipVisionModel(T.SiglipVisionConfig(**SMALL)),0),
+    siglip2=(lambda T: T.Siglip2VisionModel(T.Siglip2VisionConfig(**{k: v for k,v in SMALL.items() if k!='image_size'}, num_patches=196)),0),
+    dpt=(lambda T: T.DPTModel(T.DPTConfig(**SMALL, backbone_out_indices=[0,0,1,1])),1),
+    depth_anything=(depth_anything,1))
+
+def make(build):
+    "A model with random weights, large enough that its attention is far from even"
+    T = pytest.importorskip('transformers')
+    torch.manual_seed(0)
+    model = build(T).eval().requires_grad_(False)
+    for p in model.parameters():
+        if p.ndim==2: p.normal_(0., .35)
+    return model
+
+@pytest.mark.parametrize('name', THEIRS)
+def test_rows_are_those_of_eager_attention(name):
+    build,prefix = THEIRS[name]
+    model = make(build)
+    maps = AttentionRecorder(model, IMG, '2x4')
+    plain = maps.model.mean,maps.model.std
+    x = (IMG[None]-torch.tensor(plain[0]).view(3,1,1))/torch.tensor(plain[1]).view(3,1,1)
+    model.set_attn_implementation('eager')
+    inputs = dict(pixel_values=x, output_attentions=True)
+    if name=='siglip2':
+        inputs['pixel_values'] = F.unfold(x, 16, stride=16).view(1,3,256,196).permute(0,3,2,1).flatten(2)
+        inputs |= dict(pixel_attention_mask=torch.ones(1,196, dtype=torch.long), spatial_shapes=torch.tensor([[14,14]]))
+    want = model(**inputs).attentions
+    for layer,eager in zip(maps.layers, want, strict=True):
+        look = maps.look(layer) # the model is set to eager attention, and is watched nevertheless
+        assert look.prefix==prefix and look.to.grid==(14,14)
+        rows = attention_rows(look.q, look.k, [0,prefix,prefix+99])
+        assert rows.max()>.05 # far from 1/197
+        torch.testing.assert_close(rows, eager[:,:,[0,prefix,prefix+99]], atol=1e-5, rtol=0)
+    assert model.config._attn_implementation=='eager'
+
+class NoMatrix(TorchDispatchMode):
+    "Within: no tensor has more than `most` elements"
+    def __init__(self, most):
+        super().__init__()
+        self.most = most
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **kwargs or {})
+        for o in out if isinstance(out, (tuple,list)) else [out]:
+            assert not isinstance(o, torch.Tensor) or o.numel()<=self.most, func
+        return out
+
+@pytest.mark.parametrize('name', ['dinov2','dinov3'])
+def test_no_matrix_at_1024_pixels(name):
+    model = make(THEIRS[name][0])
+    big = torch.rand(3,1024,1024, generator=torch.Generator().manual_seed(0))
+    with NoMatrix(4096*4096//2):
+        maps = AttentionRecorder(model, big, tokens=4096)
+        look = maps.look(list(maps.layers)[-1])
+        rows = attention_rows(look.q, look.k, [2000])
+    assert look.q.shape[2]==4096+look.prefix and rows.sum(-1).sub(1).abs().max()<1e-5
+    q,k = (o.double() for o in (look.q,look.k))
+    want = (q[:,:,2000:2001]@k.mT*q.shape[-1]**-.5).softmax(-1)
+    torch.testing.assert_close(rows.double(), want, atol=1e-5, rtol=0)
+
+def test_windows_are_what_the_model_would_see_alone():
+    "Tokens of windows, at their places in the image, without the others: a class of its own does the same by slicing"
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Conv2d(3, 24, 8, 8)
+            self.place = nn.Parameter(torch.randn(1,96,24))
+            self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(24, 2, 48, batch_first=True) for _ in range(2))
+        def forward(self, img, at=slice(None)):
+            x = (self.embed(img).flatten(2).mT + self.place)[:,at]
+            for b in self.blocks: x = b(x)
+            return x
+    torch.manual_seed(0)
+    own = Own().eval().requires_grad_(False)
+    img = torch.rand(1,3,64,96)
+    w = sample_windows((8,12), [(3,3)]*2, generator=torch.Generator().manual_seed(0))
+    alone,seen = {},{}
+    def note(name, layer, q, k): seen[name] = q,k
+    look_at_calls(AnyModel(own), img, note, w)
+    with capture(own) as calls: own(img, w.index()[0])
+    for s in calls: alone[s.name] = s.q,s.k
+    assert seen.keys()==alone.keys() and len(seen)==2
+    for n in seen: torch.testing.assert_close(seen[n], alone[n])
+
+def test_capture_leaves_the_pass_unchanged():
+    model = make(THEIRS['dinov3'][0])
+    x = torch.rand(1,3,64,96)
+    want = model(x).last_hidden_state
+    with capture(model, [0,'model.layer.1.attention']) as seen: got = model(x).last_hidden_state
+    assert torch.equal(got, want) and len(seen)==2 and len(model._forward_hooks)==0
+    with capture(model, model.model.layer[1]) as seen: model(x)
+    assert [s.name for s in seen]==['model.layer.1.attention']
+    mha = nn.MultiheadAttention(16, 4, batch_first=True).eval()
+    y = torch.rand(1,5,16)
+    out,weights = mha(y, y, y, average_attn_weights=False) # computed without a fused call
+    with capture(mha) as seen: again = mha(y, y, y, average_attn_weights=False)
+    torch.testing.assert_close(again[0], out)
+    torch.testing.assert_close(attention_rows(seen[0].q, seen[0].k, range(5)), weights)
+
+def test_local_and_masked_attention_is_refused_with_the_reason():
+    model = make(lambda T: sam(T))
+    maps = AttentionRecorder(model, IMG)
+    first,last = maps.layers
+    with pytest.raises(ValueError, match='among 49 tokens at a time, the image has 196: its attention is local'): maps.look(first)
+    with pytest.raises(ValueError, match='masks its attention or adds to it'): maps.look(last) # relative positions
+    with pytest.raises(ValueError, match='cannot be run on windows'): maps.look(last, 'windows')
+    class Silent(nn.Sequential): pass
+    with pytest.raises(ValueError, match='makes no call of F.scaled_dot_product_attention'):
+        AttentionRecorder(Silent(nn.Conv2d(3, 8, 16, 16)), IMG)
+    with pytest.raises(ValueError, match='patch=16'): AttentionRecorder(nn.Linear(3, 3), IMG)
+
+def test_the_explorer_takes_a_foreign_model():
+    ex = AttentionExplorer(make(THEIRS['dinov3'][0]), IMG, '2x4', layer=1)
+    assert ex.flush().error is None and set(ex.result)=={'windows','full','tau'}
+    assert ex.maps.windows[0].num_tokens==32 and 'prefix' in ex.table.value
+    before = ex.result['tau'][0]
+    ex.set_state(dict(scope='model', tau=1.5))
+    assert not torch.allclose(ex.result['tau'][0], before)
+    ex.close()
