@@ -382,7 +382,8 @@ _PAIRED = """--root FOLDER of images, with {what}:
     FOLDER/images/train/a.jpg    FOLDER/{target}/train/a{end}
     FOLDER/images/val/b.jpg      FOLDER/{target}/val/b{end}
 Also read: FOLDER/train/images and FOLDER/train/{target}; or no train and val:
-then some images are held out to score."""
+then some images are held out to score. Images are pictures, or TIFF or .npy files
+with any number of bands."""
 
 SOURCE_NOTES = { # name: what it is, and what `root` must be
     'driving': ('rendered streets with classes, depth and flow', ''),
