@@ -126,7 +126,7 @@ def test_memory_of_a_step_that_fails(tmp_path):
 
 def test_presets_can_be_trained():
     for task,d in demos.items():
-        assert d.recipe.train.task==task and recipe_data(d.recipe)[0]['image'].shape==(3,*d.recipe.image_size)
+        assert d.recipe.train.task==task and recipe_data(d.recipe)[0]['image'].shape==(3,*d.recipe.data.image_size)
 
 # --- From end to end
 
@@ -297,7 +297,7 @@ def test_numbers_have_references(ran):
     task,out = ran
     facts = json.loads((out/'demo.json').read_text(encoding='utf-8'))
     assert next(iter(facts['references'])).endswith('everywhere')
-    same = task!='depth' and bundled_model(task).saved['extra']['recipe']['data']==get_demo(task).recipe.data
+    same = task!='depth' and bundled_model(task).saved['extra']['recipe']['data']==get_demo(task).recipe.data.name
     assert any('bundled' in k for k in facts['references'])==same, 'where one was trained on the same world'
     text = (out/'report.html').read_text(encoding='utf-8')
     assert all(k in text for k in facts['references']) and f"this run, {facts['steps']} steps" in text

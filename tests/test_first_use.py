@@ -89,10 +89,9 @@ def test_shares_of_nothing_and_of_everything(tmp_path, capsys):
     with pytest.raises(ValueError, match='between 0 and 1'): recipe_data(seg(tmp_path/'ten', valid_share=2.))
 
 def test_runs_of_earlier_versions_have_no_held_out_images(tmp_path):
-    from dataclasses import asdict
-    from winwin.training.recipes import read_recipe
+    from winwin.training.recipes import read_recipe, saved_recipe
     fill(tmp_path, 'images', 'labels', range(10))
-    old = json.loads(json.dumps(asdict(seg(tmp_path))))
+    old = json.loads(json.dumps(saved_recipe(seg(tmp_path))))
     del old['valid_share']
     with pytest.raises(ValueError, match='no images to score'): recipe_data(read_recipe(old), 'valid')
     assert len(recipe_data(read_recipe(old)))==10

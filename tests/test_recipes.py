@@ -2,7 +2,7 @@
 import numpy as np, pytest, torch
 from PIL import Image
 from winwin.data.flow_files import write_flow
-from winwin.training.recipes import change, get_preset, presets, read_recipe, recipe_data, recipe_model, recipe_task, train_recipe
+from winwin.training.recipes import change, get_preset, presets, read_recipe, recipe_data, recipe_model, recipe_task, saved_recipe, train_recipe
 from winwin.worlds.datasets import DrivingWorld
 
 small = dict(image_size=(64,96), images=4, valid_images=2, windows='2x3', batch_size=2, steps=2)
@@ -50,7 +50,7 @@ def test_the_quiet_preset_begins_quietly():
     model = recipe_model(r, recipe_task(r))
     assert model.config['arguments']['quiet']
     assert not any(b.cross_attn.proj.weight.any() for b in model.decoder.blocks)
-    assert r.train.windows=='2x8' and r.windows2=='4x6' and (r.image_size,r.motion)==((160,256),32.)
+    assert r.train.windows=='2x8' and r.task.windows2=='4x6' and (r.data.image_size,r.data.motion)==((160,256),32.)
 
 def test_flow_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match='guide'): recipe_task(change(get_preset('flow-layered'), guide='greed'))
@@ -78,21 +78,19 @@ def test_pretraining_resumes_to_the_same_weights_and_feeds_other_tasks(tmp_path)
 
 def test_every_preset_survives_a_checkpoint():
     import json
-    from dataclasses import asdict
-    for name,r in presets.items(): assert read_recipe(json.loads(json.dumps(asdict(r))))==r, name
+    for name,r in presets.items(): assert read_recipe(json.loads(json.dumps(saved_recipe(r))))==r, name
 
 def test_checkpoints_of_earlier_versions_are_read():
     "They call the folder of targets `answers_in`; so do the bundled models"
     import json
-    from dataclasses import asdict
     from pathlib import Path
     import winwin
     r = change(get_preset('folder-seg'), targets_in='gtFine')
-    old = json.loads(json.dumps(asdict(r)))
+    old = json.loads(json.dumps(saved_recipe(r)))
     old['answers_in'] = old.pop('targets_in')
     assert read_recipe(old)==r
     for f in Path(winwin.__file__).parent.glob('static/models/*/config.json'):
-        assert read_recipe(json.loads(f.read_text())['extra']['recipe']).targets_in is None, f
+        assert read_recipe(json.loads(f.read_text())['extra']['recipe']).data.targets_in is None, f
 
 def test_several_sets_as_one(tmp_path):
     r = change(get_preset('flow-layered'), **small | dict(data='2*layered + driving', valid='driving', windows2='4x2',

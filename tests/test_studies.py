@@ -10,8 +10,7 @@ from winwin.experiments.programme import Job, Piece, claim_studies, list_pieces,
 from winwin.experiments.studies import Study, list_studies, outdated, read_study, run_folder, run_study, trained_steps
 from winwin.inference.readings import Reading, draw_images, paired_difference, read_sums, write_sums
 from winwin.tasks.registry import make_task
-from winwin.training.recipes import change, get_preset, paper_variants
-from winwin.training.sources import scene_seed
+from winwin.training.recipes import change, get_preset, paper_variants, recipe_data
 from winwin.windows.layout import window_mask
 from winwin.windows.sampling import sample_windows
 from winwin.windows.schemes import parse_scheme
@@ -59,9 +58,9 @@ def test_results_name_no_folder_of_a_machine():
 
 def test_seeds_change_training_scenes_and_never_meet_those_of_validation():
     recipes = [change(TINY, seed=s) for s in range(4)]
-    seeds = [scene_seed(r, True) for r in recipes]
-    assert len(set(seeds))==4 and seeds[0]==0 and {scene_seed(r, False) for r in recipes}=={1} and 1 not in seeds
-    assert {scene_seed(change(TINY, seed=s, data_seed=0), True) for s in range(4)}=={0}
+    seeds = [recipe_data(r).seed for r in recipes]
+    assert len(set(seeds))==4 and seeds[0]==0 and {recipe_data(r, 'valid').seed for r in recipes}=={1} and 1 not in seeds
+    assert {recipe_data(change(TINY, seed=s, data_seed=0)).seed for s in range(4)}=={0}
 
 def test_variants_have_all_rows_of_the_tables():
     v = {k: o['windows'] for k,o in paper_variants((45,80), 1024).items()}

@@ -260,8 +260,8 @@ def test_depth_learns_and_reports():
 @pytest.mark.parametrize('name', presets)
 def test_presets_name_models_that_exist(name):
     r = presets[name]
-    with torch.device('meta'): model = create_model(r.model)
-    assert any(f'_{o}_' in r.model for o in (r.train.task,'dense','pair')) and model.patch_size in (8,16) # the last two serve any task
+    with torch.device('meta'): model = create_model(r.model.name)
+    assert any(f'_{o}_' in r.model.name for o in (r.train.task,'dense','pair')) and model.patch_size in (8,16) # the last two serve any task
 
 @pytest.mark.parametrize('name', paper_variants((24,40), 256, 6))
 def test_variants_fit_their_grid(name):

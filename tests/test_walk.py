@@ -71,7 +71,7 @@ def capped(monkeypatch):
         called.append(out)
         less = dict(steps=1, batch_size=2, workers=0, images=2, valid_images=1, save_every=1)
         if recipe.train.size: less['size'] = (224,448)
-        if not recipe.weights: less['model'] = re.sub('_(tiny|small|base|large)$', '_micro', recipe.model)
+        if not recipe.model.weights: less['model'] = re.sub('_(tiny|small|base|large)$', '_micro', recipe.model.name)
         return real(recipes.change(recipe, **less), out, **kw)
     monkeypatch.setattr(recipes, 'train_recipe', short)
     write = export.export_model

@@ -359,7 +359,7 @@ def task_presets():
     from winwin.training.recipes import presets
     out = {}
     for name,r in presets.items():
-        if r.train.task not in out or 'folder' in r.data and 'folder' not in presets[out[r.train.task]].data: out[r.train.task] = name
+        if r.train.task not in out or r.data.is_folder and not presets[out[r.train.task]].data.is_folder: out[r.train.task] = name
     return out
 
 def write_commands():

@@ -9,14 +9,13 @@ scores in a model's README.md are those of the fp16 weights on full images that 
 the recipe that made it.
 """
 import argparse, math, shutil, tempfile
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 from torch.utils.data import ConcatDataset
 from winwin.inference.modes import predict
 from winwin.models.hub import load_model, save_model
-from winwin.training.recipes import change, get_preset, recipe_augment, recipe_data, recipe_model, recipe_task
+from winwin.training.recipes import change, get_preset, recipe_augment, recipe_data, recipe_model, recipe_task, saved_recipe
 from winwin.tasks.task import evaluate
 from winwin.training.loop import fit, resume
 from winwin.worlds.datasets import DrivingWorld, LayeredFlow
@@ -37,10 +36,10 @@ def training_data(task, recipe):
     "Images to train on; streets that no recipe trains on, so that a run which starts from the encoder sees new ones"
     if task=='flow':
         photos = recipe_data(recipe)
-        drawn = LayeredFlow(recipe.image_size, recipe.images, SEED, recipe.motion, layers=photos.layers, **photos.more)
+        drawn = LayeredFlow(recipe.data.image_size, recipe.data.images, SEED, recipe.data.motion, layers=photos.layers, **photos.more)
         return ConcatDataset([photos,drawn])
     if task=='flow-cross': return recipe_data(recipe)
-    return DrivingWorld(recipe.image_size, recipe.images, SEED, cache=recipe.root)
+    return DrivingWorld(recipe.data.image_size, recipe.data.images, SEED, cache=recipe.data.root)
 
 def free_pictures(folder):
     "The pictures of scikit-image that may be used freely, copied to a folder"
@@ -70,7 +69,7 @@ def ship(task, steps, cache, runs, out, unfinished):
     what = recipe_task(recipe, data, weigh=True)
     model = load_model(Path(runs)/task/'last') if unfinished else train(task, recipe, data, what, runs)
     done = model.saved['extra']['step'] if unfinished else recipe.train.steps + sum(o['steps'] for o in STRETCHES.get(task, ()))
-    extra = dict(recipe=asdict(replace(recipe, root=None)), **dict(classes=list(data.classes), scenes=repr(data)) if task=='seg' else {})
+    extra = dict(recipe=saved_recipe(change(recipe, root=None)), **dict(classes=list(data.classes), scenes=repr(data)) if task=='seg' else {})
     save_model(model.half(), out/task, extra=extra)
     model = load_model(out/task).eval() # as users get it: fp16 read as fp32
     valid = recipe_data(recipe, 'valid')

@@ -36,19 +36,31 @@ def _train_help(args):
         return ('usage: winwin train PRESET [options]\n\n`winwin train PRESET --help` has the '
                 'options of a preset.\n\n' + list_text('presets'))
     if args[0] not in list_names('presets'): return None
+    if not {'-h','--help'} & {*args}: return None
     job = [(f'--{name}',value,text) for name,_,value,text,_ in _job]
-    return preset_help(args[0], job) if {'-h','--help'} & {*args} else None
+    return preset_help(args[0], job, recipe=_begin(args) if _task_name(args) else None)
+
+def _task_name(args):
+    "The task that the words name, or none"
+    given = [o.partition('=')[2] or after for o,after in zip(args, [*args[1:],''])
+             if o.partition('=')[0]=='--task']
+    return given[-1] if given else None
+
+def _begin(args):
+    "The recipe of the preset that the words name, with their task: it decides what options exist"
+    from winwin.training.recipes import change, get_preset
+    task = _task_name(args)
+    return change(get_preset(args[0]), **dict(task=task) if task else {})
 
 # %% ../nbs/91_cli.ipynb #0f7bf557
 def parse_train(
     args:list[str], # Words after `winwin train`
 ): # With `recipe`, `out`, `resume`, `variant` and `check`
     "Parse the words into a recipe and the options of its run"
-    from winwin.training.recipes import change, get_preset
-    recipe = get_preset(args[0])
-    values = vars(recipe) | vars(recipe.train)
-    del values['train']
-    kinds = {f.name: f.type for o in (recipe,recipe.train) for f in fields(o)}
+    from winwin.training.recipes import change, option_types, option_values
+    recipe = _begin(args)
+    values = option_values(recipe)
+    kinds = option_types(recipe)
     given = [(k,kinds[k],field(default=v)) for k,v in values.items()]
     rest = [(k,kind,field(default=v or (f'runs/{args[0]}' if k=='out' else v)))
             for k,kind,_,_,v in _job]
@@ -112,7 +124,7 @@ def _print_problems(recipe):
 def _count_classes(recipe):
     "The recipe; classes of a folder that has no names for them are counted"
     from winwin.training.recipes import change, recipe_data
-    if recipe.data!='seg-folder' or recipe.classes: return recipe
+    if recipe.data.name!='seg-folder' or recipe.data.classes: return recipe
     n = max(recipe_data(recipe, split).count_classes() for split in ('train','valid'))
     print(f'{plural(n, "class").replace("classs", "classes")} in the labels, 0 to {n-1}; '
           f'--classes NAME NAME ... names them', file=sys.stderr)
@@ -169,7 +181,7 @@ def _recipe(self:Eval, model):
         raise ValueError(f'{self.checkpoint} has no recipe, so its images are unknown; '
                          'eval needs a checkpoint written by winwin train')
     recipe = read_recipe(saved['recipe'])
-    if recipe.data in MADE_DATA: recipe = change(recipe, root=None) # its cache may be anywhere
+    if recipe.data.name in MADE_DATA: recipe = change(recipe, root=None) # its cache may be anywhere
     given = dict(root=self.root, valid_images=self.images)
     return change(recipe, **{k: v for k,v in given.items() if v is not None})
 

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['WORDS', 'Entry', 'describe_time', 'data_entries', 'preset_entries', 'run_key',
            'model_entries', 'head_entries', 'study_entries', 'bench_entries', 'field_comments',
-           'shown_options', 'collect_guide', 'preset_options', 'read_guide', 'list_names',
-           'in_flags', 'name_option', 'columns', 'list_text', 'preset_help', 'option_row']
+           'option_texts', 'shown_options', 'collect_guide', 'all_options', 'preset_options',
+           'recipe_help', 'read_guide', 'list_names', 'in_flags', 'name_option', 'columns',
+           'list_text', 'preset_help', 'option_row']
 
 # %% ../nbs/89_guide.ipynb #790d367e
 import json, re, shutil, textwrap
@@ -58,7 +59,7 @@ def preset_entries(
     for name,recipe in presets.items():
         took = (measured or {}).get(run_key(recipe))
         out.append(Entry(name, _preset_about(recipe),
-                         _root_of(recipe.data) or 'nothing: it is rendered',
+                         _root_of(recipe.data.name) or 'nothing: it is rendered',
                          describe_time(took, 0 if took else _operations(recipe))))
     return out
 
@@ -67,14 +68,14 @@ def run_key(
 )->tuple: # Equal for runs that take equally long
     "What decides how long a run takes"
     t = recipe.train
-    return recipe.model,recipe.data,t.windows,t.steps,t.batch_size
+    return recipe.model.name,recipe.data.name,t.windows,t.steps,t.batch_size
 
 def _preset_about(r):
     "What a preset trains"
     t = r.train
-    unit = 'pairs' if t.task in ('flow','pretrain') else 'images'
-    data = 'your own folder' if r.data.endswith('folder') else r.data
-    return (f'{_TASK_WORDS.get(t.task, t.task)} on {data}: {r.model}, windows {t.windows}, '
+    unit = 'images' if len(r.task.inputs)==1 else 'pairs'
+    data = 'your own folder' if r.data.is_folder else r.data.name
+    return (f'{_TASK_WORDS.get(t.task, t.task)} on {data}: {r.model.name}, windows {t.windows}, '
             f'{t.steps} steps of {t.batch_size} {unit}')
 
 # %% ../nbs/89_guide.ipynb #e471cd94
@@ -90,10 +91,10 @@ def _operations(r):
     from winwin.bench.cost import trace_cost
     from winwin.models.dense import create_model
     from winwin.windows.schemes import parse_scheme
-    with _empty(): model = create_model(r.model, **{'head': r.head} if r.head else {})
+    head = dict(head=r.model.head) if r.model.head else {}
+    with _empty(): model = create_model(r.model.name, **head)
     P = model.patch_size
-    size = r.train.size or (r.image_size if r.data in ('driving','layered','photos')
-                            else (720,1280))
+    size = r.train.size or (r.data.image_size if r.data.is_made else (720,1280))
     cost = trace_cost(model, parse_scheme(r.train.windows).draw((size[0]//P,size[1]//P)))
     return (cost.forward+cost.backward)*r.train.batch_size*r.train.steps
 
@@ -147,7 +148,7 @@ def study_entries(
         took = describe_time(sum(o.get('train_cpu_s', 0) for o in rows))
         runs = plural(len(study.jobs()), 'run')
         out.append(Entry(name, f'{study.about}: {", ".join(study.cases)}',
-                         _root_of(study.recipe.data) or 'nothing: it is rendered',
+                         _root_of(study.recipe.data.name) or 'nothing: it is rendered',
                          f'{runs}, {took}' if took
                          else f'{runs} of {study.recipe.train.steps} steps'))
     return out
@@ -170,46 +171,44 @@ def field_comments(
     "The comment behind every field, those of base classes included"
     out = {}
     for cls in reversed(kind.__mro__[:-1]):
-        out |= dict(re.findall(r'(?m)^    (\w+):[^#\n]*?# *(.*)$', getsource(cls)))
+        try: source = getsource(cls)
+        except (OSError,TypeError): continue
+        out |= dict(re.findall(r'(?m)^    (\w+):[^#\n]*?# *(.*)$', source))
     return out
 
-_GROUPS = dict(_ModelFields='model', _DataFields='data', Recipe='task', TrainConfig='training')
-_AUGMENT = ('fixed_focal',) # of augmentation, although its comment does not begin with it
-_ONLY = dict( # tasks, or data -> options that nothing else uses
-    seg='classes remap label_smoothing class_weights layouts',
-    depth='depth_scale max_depth depth_loss fixed_focal',
-    flow='flow_loss windows2 guide stochasticity match flow_scale',
-    pretrain='mask',
-    pairs='flip_y erase frame relative tied quiet motion',
-    made='image_size images patterns motion',
-    folder='images_in targets_in suffix valid_share classes remap depth_scale')
+# %% ../nbs/89_guide.ipynb #34e1eaf0
+def option_texts(
+    kind:type, # A part of recipes, or a task
+)->dict[str,list[str]]: # Name of the option -> what stands for its value, what it means
+    "Help on the options of a part of a recipe"
+    from winwin.training.recipes import option_fields
+    comments = field_comments(kind)
+    return {k: [_value_word(k, _type_text(f.type)), comments.get(f.name, '')]
+            for k,f in option_fields(kind).items()}
+
+def _type_text(kind): return kind.__name__ if type(kind) is type else str(kind)
+
+def _value_word(name, kind):
+    "What stands for the value of an option in help"
+    if 'bool' in kind: return ''
+    if 'tuple[int' in kind and '...' not in kind: return 'H W'
+    if 'tuple[float' in kind: return 'LOW HIGH'
+    if '...' in kind: return 'X ...'
+    if 'int' in kind or 'float' in kind: return 'N'
+    return 'PATH' if name in ('root','valid_root','weights') else 'NAME'
 
 # %% ../nbs/89_guide.ipynb #b63b6144
 def shown_options(
     recipe, # Recipe
-)->dict[str,list[str]]: # Group -> names of fields
+)->dict[str,list[str]]: # Group -> names of options
     "Options that matter to a recipe, by group"
-    from winwin.training.recipes import Recipe
-    task = recipe.train.task
-    kinds = {task}
-    if task in ('flow','pretrain'): kinds.add('pairs')
-    if recipe.data.endswith('folder'): kinds.add('folder')
-    if recipe.data in ('driving','layered','photos'): kinds.add('made')
-    owners = {}
-    for kind,names in _ONLY.items():
-        for name in names.split(): owners.setdefault(name, set()).add(kind)
-    def fits(name):
-        own = owners.get(name, set())
-        tasks = own & {'seg','depth','flow','pretrain','pairs'}
-        data = own - tasks
-        return (not tasks or bool(tasks & kinds)) and (not data or bool(data & kinds))
-    groups = {k: [] for k in ('model','data','augmentation','task','training')}
-    comments = field_comments(Recipe)
-    for cls in (*reversed(Recipe.__mro__[:-1]), type(recipe.train)):
-        for name in cls.__annotations__:
-            if name=='train' or not fits(name): continue
-            augment = name in _AUGMENT or comments.get(name, '').startswith('Augmentation')
-            groups['augmentation' if augment else _GROUPS[cls.__name__]].append(name)
+    from winwin.training.recipes import option_fields
+    titles = dict(augment='augmentation', train='training')
+    groups = {}
+    for part,options in vars(recipe).items():
+        unused = options.unused(recipe.task) if hasattr(options, 'unused') else ()
+        groups[titles.get(part, part)] = [k for k,f in option_fields(options).items()
+                                          if f.name not in unused]
     return groups
 
 # %% ../nbs/89_guide.ipynb #2cfb6c33
@@ -217,30 +216,39 @@ def collect_guide(
     results:Path|None=None, # Folder with the results of studies
 )->dict: # 'lists', 'options' and 'presets', as JSON
     "Everything that lists and help show"
-    from winwin.training.loop import TrainConfig
-    from winwin.training.recipes import Recipe
-    comments = field_comments(Recipe) | field_comments(TrainConfig)
     lists = dict(presets=preset_entries(_measured(results)), models=model_entries(),
                  heads=head_entries(), data=data_entries(), studies=study_entries(results),
                  benches=bench_entries())
-    return dict(lists={k: [vars(e) for e in v] for k,v in lists.items()},
-                options={k: [_value_word(k, _kind(k), v), v] for k,v in comments.items()
-                         if k!='train'},
+    return dict(lists={k: [vars(e) for e in v] for k,v in lists.items()}, options=all_options(),
                 presets=preset_options())
 
-def preset_options()->dict[str,dict]:
-    "Task, layout of the folder, options by group and their defaults, by preset"
-    from winwin.training.recipes import presets
-    from winwin.training.sources import SOURCE_NOTES
+def all_options()->dict[str,list[str]]: # Name -> what stands for its value, what it means
+    "The options of all parts of recipes and of all tasks"
+    from winwin.tasks.registry import list_tasks
+    from winwin.training.recipes import Recipe
     out = {}
-    for name,recipe in presets.items():
-        groups = shown_options(recipe)
-        values = vars(recipe) | vars(recipe.train)
-        out[name] = dict(root=SOURCE_NOTES[recipe.data][1] if recipe.data in SOURCE_NOTES
-                         else _root_of(recipe.data), groups=groups,
-                         defaults={k: _default(values[k]) for names in groups.values()
-                                   for k in names if k!='workers'}) # that of this machine
+    for kind in (*map(type, vars(Recipe()).values()),*list_tasks().values()):
+        out |= option_texts(kind)
     return out
+
+def preset_options()->dict[str,dict]:
+    "What `recipe_help` says, by preset"
+    from winwin.training.recipes import presets
+    return {name: recipe_help(recipe) for name,recipe in presets.items()}
+
+def recipe_help(
+    recipe, # Recipe
+)->dict: # 'root', 'groups' and 'defaults'
+    "Layout of the folder, options by group and their defaults"
+    from winwin.training.recipes import option_values
+    from winwin.training.sources import SOURCE_NOTES
+    groups = shown_options(recipe)
+    values = option_values(recipe)
+    name = recipe.data.name
+    return dict(root=SOURCE_NOTES[name][1] if name in SOURCE_NOTES else _root_of(name),
+                groups=groups,
+                defaults={k: _default(values[k]) for names in groups.values() for k in names
+                          if k!='workers'}) # that of this machine
 
 # %% ../nbs/89_guide.ipynb #6d1c337b
 def _measured(results):
@@ -254,22 +262,6 @@ def _measured(results):
                 recipe = change(study.recipe, **study.cases[row['case']])
                 out.setdefault(run_key(recipe), row['train_cpu_s'])
     return out
-
-def _kind(name):
-    "Annotation of a field, as text"
-    from winwin.training.loop import TrainConfig
-    from winwin.training.recipes import Recipe
-    found = [f.type for kind in (Recipe,TrainConfig) for f in fields(kind) if f.name==name]
-    return found[0].__name__ if type(found[0]) is type else str(found[0])
-
-def _value_word(name, kind, comment):
-    "What stands for the value of an option in help"
-    if 'bool' in kind: return ''
-    if 'tuple[int' in kind and '...' not in kind: return 'H W'
-    if 'tuple[float' in kind: return 'LOW HIGH'
-    if '...' in kind: return 'X ...'
-    if 'int' in kind or 'float' in kind: return 'N'
-    return 'PATH' if name in ('root','valid_root','weights') else 'NAME'
 
 def _default(value):
     "A default as it would be typed; true and false as they are"
@@ -389,11 +381,13 @@ def preset_help(
     name:str,                           # Preset
     job:Sequence[tuple[str,str,str]]=(), # Options of every run: flag, value, text
     width:int|None=None,                # Characters per line; none = those of the terminal
+    recipe=None,                        # That of the preset with another task; none = as it is
 )->str:
     "The help text of `winwin train PRESET`"
     guide = read_guide()
     entry = next(e for e in guide['lists']['presets'] if e['name']==name)
-    preset = guide['presets'][name]
+    preset = guide['presets'][name] if recipe is None else recipe_help(recipe)
+    options = guide['options'] | ({} if recipe is None else option_texts(type(recipe.task)))
     need = ' --root PATH' if preset['root'] else ''
     wide = width or min(100, shutil.get_terminal_size((80,24)).columns)
     about = [entry['about'][0].upper()+entry['about'][1:] + '.', entry['time']]
@@ -406,7 +400,7 @@ def preset_help(
                                  width, indent=2)]
     for group,names in preset['groups'].items():
         if names:
-            rows = [option_row(k, *guide['options'][k], preset['defaults'].get(k, ''))
+            rows = [option_row(k, *options[k], preset['defaults'].get(k, ''))
                     for k in names]
             parts += ['', group, columns(rows, width, indent=2)]
     return '\n'.join(parts)
@@ -419,7 +413,7 @@ def option_row(
 )->tuple[str,str]: # Flag and text
     "How an option is shown"
     flag = name.replace('_', '-')
-    text = re.sub(r'^Augmentation[^:]*: (\w)', lambda m: m[1].upper(), in_flags(text))
+    text = in_flags(text)
     if default is True: return f'--no-{flag}',f'Do not {text[0].lower()}{text[1:]}'
     if default is False: return f'--{flag}',text
     return f'--{flag} {value}',f'{text} (default: {default})' if default else text

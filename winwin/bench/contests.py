@@ -348,9 +348,9 @@ def step_flops(
 )->float: # Operations of a training step
     "Three times the operations of encoder and head, for all images of a batch"
     cfg = recipe.train
-    over = dict(head=recipe.head) if recipe.head else {}
+    over = dict(head=recipe.model.head) if recipe.model.head else {}
     with empty_parameters(), torch.device('meta'):
-        model = create_model(recipe.model, num_classes=num_classes, **over)
+        model = create_model(recipe.model.name, num_classes=num_classes, **over)
     grid = tuple(n//model.patch_size for n in cfg.size)
     windows = parse_scheme(cfg.windows).draw(grid, 1, torch.Generator().manual_seed(0))
     return 3*flops(model, windows, batch=cfg.batch_size)

@@ -11,7 +11,7 @@ __all__ = ['demos', 'DemoPlan', 'get_demo', 'render_scenes', 'step_costs', 'pick
 import json, math, platform, shutil, statistics, subprocess, sys, time
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
@@ -28,7 +28,7 @@ from ..models.hub import bundled_model, bundled_models, load_model
 from ..tasks.task import Task, evaluate
 from ..training.loop import TrainResult, fit
 from ..training.recipes import Recipe, change, get_preset, read_recipe, recipe_augment
-from ..training.recipes import recipe_data, recipe_model, recipe_task
+from ..training.recipes import recipe_data, recipe_model, recipe_task, saved_recipe
 from ..bench.harness import call_memory, compare, ratio
 from ..bench.contests import RecipeStep
 from ..inference.modes import predict
@@ -140,7 +140,7 @@ def _memory(recipe, kinds, device):
     running = {k: subprocess.Popen(code, text=True, **pipes) for k in kinds}
     out = {}
     for k,p in running.items(): # they start together, and each waits for its recipe
-        job = json.dumps(dict(recipe=asdict(recipe), windows=kinds[k], device=device))
+        job = json.dumps(dict(recipe=saved_recipe(recipe), windows=kinds[k], device=device))
         printed,err = p.communicate(job)
         if p.returncode:
             raise RuntimeError(f'memory run of {k} failed, code {p.returncode}:\n{err[-2000:]}')
@@ -217,7 +217,7 @@ def train_demo(
         return loss(model, batch, patch)
     task.batch_loss = recorded
     result = fit(model, data, recipe.train, valid, out, recipe_augment(recipe, task), task,
-                 dict(recipe=asdict(recipe), start=begin), progress)
+                 dict(recipe=saved_recipe(recipe), start=begin), progress)
     return result,seen
 
 def _one(batch, i):
@@ -286,7 +286,7 @@ def run_demo(
     _clear(out)
     data = recipe_data(recipe)
     valid = recipe_data(recipe, 'valid')
-    things = 'scenes' if recipe.data=='layered' else 'streets'
+    things = 'scenes' if recipe.data.name=='layered' else 'streets'
     with clock('rendering', f'{len(data)} {things} to train on, {len(valid)} to test '
                f'on'):
         render_scenes(data, valid, progress=progress)
@@ -301,7 +301,7 @@ def run_demo(
 def _run(demo, recipe, out, clock, valid, budget, progress):
     "What happens once the scenes are there: the facts and the page"
     planned = recipe.train.steps
-    panels = Panels(recipe_task(recipe, valid), recipe.data, demo.preset)
+    panels = Panels(recipe_task(recipe, valid), recipe.data.name, demo.preset)
     device = pick_device()
     with clock('cost of a step', f'a training step on windows against one on full '
                f'{panels.whole}s'):
@@ -342,7 +342,7 @@ def _references(panels, recipe, valid):
     if recipe.train.task in bundled_models():
         model = bundled_model(recipe.train.task, pick_device())
         theirs = model.saved['extra']['recipe']
-        if theirs['data']==recipe.data:
+        if theirs['data']==recipe.data.name:
             steps = model.saved['metrics']['steps']
             scores = evaluate(model, valid, panels.task, progress=False)
             out[f'the bundled model, {steps} steps'] = scores
@@ -418,8 +418,8 @@ def _describe(recipe, device):
     "The settings and the machine, as text for the report"
     train = recipe.train
     return dict(date=datetime.now().strftime('%Y-%m-%d %H:%M'), steps=train.steps,
-                batch_size=train.batch_size, images=recipe.images,
-                test_images=recipe.valid_images, windows=_in_words(recipe),
+                batch_size=train.batch_size, images=recipe.data.images,
+                test_images=recipe.data.valid_images, windows=_in_words(recipe),
                 settings=_settings(recipe),
                 environment=_machine(device),
                 clock='CPU time' if device=='cpu' else 'time')
@@ -436,15 +436,17 @@ def _machine(device):
 def _settings(recipe):
     "What the report's table of settings has: name -> text"
     train = recipe.train
-    out = dict(model=recipe.model, windows=train.windows)
-    if recipe.head: out['head'] = recipe.head
-    if recipe.class_weights: out['class weights'] = recipe.class_weights
+    task = recipe.task
+    out = dict(model=recipe.model.name, windows=train.windows)
+    if recipe.model.head: out['head'] = recipe.model.head
+    if train.task=='seg' and task.class_weights: out['class weights'] = task.class_weights
     if train.task=='flow':
-        out |= {'windows of frame 2': f'{recipe.windows2 or train.windows}, {recipe.guide}, noise '
-                                      f'{recipe.stochasticity:g}',
-                'motion': f'up to {recipe.motion:g} px', 'match loss': f'weight {recipe.match:g}',
-                'relative values': 'yes' if recipe.relative else 'no'}
-    H,W = recipe.image_size
+        out |= {'windows of frame 2': f'{task.windows2 or train.windows}, {task.guide}, noise '
+                                      f'{task.stochasticity:g}',
+                'motion': f'up to {recipe.data.motion:g} px',
+                'match loss': f'weight {task.match:g}',
+                'relative values': 'yes' if recipe.model.relative else 'no'}
+    H,W = recipe.data.image_size
     average = f'of the weights, decay {train.ema:g}' if train.ema else 'none'
     return out | dict(image=f'{W}x{H} pixels', average=average, seed=train.seed,
                       optimiser=f'AdamW, learning rate {train.lr:g}, beta2 {train.beta2:g}')
@@ -462,8 +464,8 @@ def _in_words(recipe):
         return f'{name} {kind}{noun} of {h}x{w} tokens'
     first = some(recipe.train.windows, 'random ')
     if recipe.train.task!='flow': return first
-    follow = ' that follow their pixels' if recipe.guide in ('greedy','weighted') else ''
-    second = some(recipe.windows2 or recipe.train.windows, '')
+    follow = ' that follow their pixels' if recipe.task.guide in ('greedy','weighted') else ''
+    second = some(recipe.task.windows2 or recipe.train.windows, '')
     return f'{first} of frame 1 and {second} of frame 2{follow}'
 
 def _plain(x):

@@ -228,11 +228,11 @@ def train_flops(
     recipe:Recipe, # Recipe of a run
 )->float:
     "Operations of all steps of a run"
-    begin = replace(recipe, weights=None)
+    begin = change(recipe, weights=None)
     few = SimpleNamespace(classes=[f'class {i}' for i in range(12)]) # their number hardly counts
     with torch.device('meta'): model = recipe_model(begin, recipe_task(begin, few))
     P = model.patch_size
-    h,w = recipe.train.size or recipe.image_size
+    h,w = recipe.train.size or recipe.data.image_size
     grid = -(-h//P),-(-w//P)
     rng = torch.Generator().manual_seed(0)
     def drawn(scheme):
@@ -240,7 +240,8 @@ def train_flops(
         w = scheme.draw(grid, 1, rng)
         return w if scheme.kind!='crop' else type(w).full(scheme.sizes[0])
     first = drawn(recipe.train.windows)
-    second = drawn(recipe.windows2) if recipe.windows2 else None
+    windows2 = getattr(recipe.task, 'windows2', None)
+    second = drawn(windows2) if windows2 else None
     return recipe.train.steps*flops(model, first, second, recipe.train.batch_size, training=True)
 
 # %% ../../nbs/experiments/06_programme.ipynb #23faf23c

@@ -78,8 +78,8 @@ def score_sizes(
 def _score_run(folder, recipe, progress):
     "Scores of a run of the study at all sizes"
     model = load_model(Path(folder)/'last').eval()
-    task = recipe_task(recipe, StreetViews(recipe.image_size))
-    return dict(resolution=score_sizes(model, task, recipe.image_size, progress=progress))
+    task = recipe_task(recipe, StreetViews(recipe.data.image_size))
+    return dict(resolution=score_sizes(model, task, recipe.data.image_size, progress=progress))
 
 def resolution_study()->Study:
     "The study, for `get_study`"

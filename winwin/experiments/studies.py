@@ -12,7 +12,7 @@ __all__ = ['SWEEP_TAUS', 'SWEEP_IMAGES', 'PHOTO_STUDIES', 'Study', 'named_readin
 # %% ../../nbs/experiments/04_studies.ipynb #b67bf311
 import json, math, shutil, statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 import torch
 from torch.utils.data import Subset
@@ -24,9 +24,8 @@ from ..models.controls import set_temperature
 from ..models.hub import load_model
 from ..tasks.task import evaluate
 from ..training.log import read_log
-from ..training.loop import TrainConfig
-from ..training.recipes import Recipe, change, get_preset, paper_variants, recipe_data
-from ..training.recipes import recipe_task, train_recipe
+from ..training.recipes import Recipe, change, get_preset, option_values, paper_variants
+from ..training.recipes import recipe_data, recipe_task, train_recipe
 from ..inference.readings import Reading, read_images, write_sums
 from ..temperature.theory import log_ratio
 from ..temperature.search import sweep_temperature
@@ -131,7 +130,7 @@ def _finish_study():
 # %% ../../nbs/experiments/04_studies.ipynb #470be8fd
 def _compare(folder, recipe, progress):
     "What all ways to choose a temperature give for a run"
-    run = open_run(folder/'last', recipe.root, 'cpu')
+    run = open_run(folder/'last', recipe.data.root, 'cpu')
     t = choose_temperature(run, 'compare', images=8, steps=24, held=48, progress=progress)
     return dict(temperature=t.numbers)
 
@@ -198,7 +197,7 @@ def pair_scores(
     model = load_model(folder/'last')
     P = model.patch_size
     def tokens(size): return math.prod(-(-n//P) for n in size)
-    tau = log_ratio(tokens(recipe.image_size), tokens(valid[0]['image'].shape[-2:]))
+    tau = log_ratio(tokens(recipe.data.image_size), tokens(valid[0]['image'].shape[-2:]))
     def each():
         return [round(evaluate(model, Subset(valid, [i]), task, progress=progress)['EPE'], 4)
                 for i in range(len(valid))]
@@ -389,12 +388,11 @@ def recipe_settings(
     recipe:Recipe, # Recipe
 )->dict: # As JSON gives it back
     "Settings that differ from the defaults, without paths"
-    def changed(now, default):
-        return {k: v for k,v in asdict(now).items() if v!=getattr(default, k)}
-    skip = ('root','valid_root','weights','train','workers','log_every','save_every','eval_every')
-    both = changed(recipe, Recipe()) | changed(recipe.train, TrainConfig())
-    both |= dict(task=recipe.train.task, windows=recipe.train.windows)
-    return json.loads(json.dumps({k: v for k,v in both.items() if k not in skip}))
+    skip = ('root','valid_root','weights','workers','log_every','save_every','eval_every')
+    usual = option_values(Recipe(task=type(recipe.task)()))
+    out = {k: v for k,v in option_values(recipe).items()
+           if k not in skip and (k in ('task','windows') or v!=usual[k])}
+    return json.loads(json.dumps(out))
 
 def outdated(
     study:Study,  # Study of today

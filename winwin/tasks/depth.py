@@ -175,9 +175,9 @@ def _metres(pred, depth, valid=None):
 @dataclass
 class DepthTask(Task):
     "Depth in metres from its logarithm"
-    kind:str='silog'                  # Loss, see `depth_loss`
+    kind:str='silog'                  # Loss: 'silog', 'berhu' or 'l1'
     lam:float=.15                     # Weight of the scale in 'silog'
-    max_depth:float|None=None         # Metres; what is farther is neither trained nor scored
+    max_depth:float|None=None         # Metres; farther depth is neither trained nor scored
     name = 'depth'
     title = 'Depth of streets, learned from two windows'
     goal = 'how far away every pixel is'
@@ -188,6 +188,7 @@ class DepthTask(Task):
     columns = dict(abs_rel=('relative error','.1%'), delta1=('right within 25%','.1%'),
                    rmse=('RMSE in m','.2f'))
     settings = ('bits',)
+    flags = dict(kind='depth_loss')
 
     def __post_init__(self):
         if self.max_depth is not None and not self.max_depth>0:

@@ -27,19 +27,20 @@ from .flow_scoring import match_loss, matching_loss
 @dataclass
 class PairTask(Task):
     "Base of tasks on two frames: windows of frame 2 are guided by where the pixels of frame 1 go"
-    kind:str='bounded'     # Loss, one of `channels`
-    windows2:str|None=None # Scheme of the second frame, such as '4x7'; none = sizes of the first
-    guide:str='greedy'     # How to place them, one of `guide_methods`
+    kind:str='bounded'     # Loss: 'bounded', 'bounded2', 'laplacian', 'mixture', 'l1'; flow: 'epe'
+    windows2:str|None=None # Windows of frame 2, such as 4x7; none = the sizes of the first
+    guide:str='greedy'     # How to place them: 'greedy', 'weighted', 'same' or 'random'
     stochasticity:float=.3 # Noise of 'greedy'; 0 = the best places
     match:float=0.         # Weight of the match loss; 0 = none
-    match_layer:int=0      # Decoder block that it trains
-    stride:int=1           # Pixels between those that guide, see `bin_flow`
+    match_layer:int=0      # Decoder block that the match loss trains
+    stride:int=1           # Pixels between those that guide
     inputs = ('image','image2')
     score = 'EPE'
     higher = False
     files = ('map','color','uncertainty','overlay')
     usual = ('map','color')
     weights = 'confidence'
+    flags = dict(kind='flow_loss')
     channels:ClassVar[dict[str,int]] = {} # Outputs of the head by loss
 
     def __post_init__(self):

@@ -88,7 +88,7 @@ def align_inverse(
 class RelativeTask(Task):
     "Relative depth: scale-and-shift-invariant loss with gradients, scores after alignment"
     alpha:float=.5            # Weight of the gradients in the loss
-    max_depth:float|None=None # What is farther is neither trained nor scored
+    max_depth:float|None=None # Metres; farther depth is neither trained nor scored
     name = 'relative'
     title = 'Relative depth of streets, learned from two windows'
     goal = 'which pixel is nearer than another'

@@ -181,12 +181,13 @@ def show_confusion(
 @dataclass
 class SegTask(Task):
     "Semantic segmentation: cross-entropy, mIoU"
-    classes:Sequence[str]            # Class names
+    classes:Sequence[str]=()         # Class names
     palette:Sequence|None=None       # Colours (n,3), for pictures
     ignore:int=255                   # Label of pixels without a target
     label_smoothing:float=0.         # Share of the target spread over all classes
-    weight:Sequence[float]|None=None # Weight of each class in the loss
-    layouts:int=1                    # Layouts drawn per image, the rarest classes win; 1 = random
+    weight:Sequence[float]|None=None # Weight of each class in the loss; none = `class_weights`
+    class_weights:str|None=None      # 'auto' lifts rare classes; or 'pole=3,sign=2', the others 1
+    layouts:int=1                    # Layouts of windows per image, the rarest classes win
     name = 'seg'
     title = 'Streets segmented, learned from two windows'
     goal = 'the class of every pixel'
@@ -196,6 +197,7 @@ class SegTask(Task):
     columns = dict(mIoU=('mIoU','.1%'), pixel_acc=('pixels right','.1%'))
     head = 'convnext'
     settings = ('bits',)
+    filled = ('classes','palette','ignore','weight')
 
     def __post_init__(self):
         if self.palette is not None and len(self.palette)!=len(self.classes):
@@ -341,6 +343,24 @@ def class_weights(
                          f'check num_classes and the label files')
     weights = (share[there].median()/share.clamp(min=1))**power
     return torch.where(there, weights, 1.).clamp(*bounds).tolist()
+
+# %% ../../nbs/tasks/01_segmentation.ipynb #93318666
+@patch
+def prepare(self:SegTask, data:Dataset):
+    "Set `weight` as `class_weights` says: counted in `data`, or given by name"
+    text = self.class_weights
+    if text is None: return
+    if text=='auto':
+        self.weight = class_weights(data, len(self.classes), self.ignore)
+        return
+    given = dict(o.split('=', 1) for o in text.split(',') if '=' in o)
+    if not given or not set(given)<=set(self.classes):
+        raise ValueError(f"class_weights {text!r}: write 'auto' or name=weight, with names of "
+                         f"{', '.join(self.classes)}")
+    try: self.weight = [float(given.get(k, 1)) for k in self.classes]
+    except ValueError:
+        raise ValueError(f'class_weights {text!r}: a weight is not a number; '
+                         f'write name=2.5') from None
 
 # %% ../../nbs/tasks/01_segmentation.ipynb #74c39a19
 def richest_windows(

@@ -10,6 +10,7 @@ __all__ = ['WRONG', 'UNKNOWN', 'Task', 'fit_outputs', 'first_map', 'shade', 'mar
 # %% ../../nbs/tasks/00_task.ipynb #b9549934
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 import numpy as np, torch, torch.distributed as dist, torch.nn as nn
@@ -24,6 +25,7 @@ from ..data.augment import MAP_KINDS, MapKind
 from ..data.items import Careful, as_item, first_checked, item_text, raise_errors
 
 # %% ../../nbs/tasks/00_task.ipynb #6c392957
+@dataclass
 class Task:
     "Base of all tasks: images in, one map of predictions out"
     name:ClassVar[str] = ''                      # What it is called, such as 'depth'
@@ -43,6 +45,8 @@ class Task:
     suffix:ClassVar[str] = '.png'                # Of files with maps
     settings:ClassVar[tuple[str,...]] = ()       # Arguments of `write`: 'bits', 'format', 'largest'
     weights:ClassVar[str] = 'uniform'            # Weights of overlapping tiles by default
+    filled:ClassVar[tuple[str,...]] = ()         # Fields that are no options: the data has them
+    flags:ClassVar[dict[str,str]] = {}           # Field -> its name among all options
 
     @classmethod
     def data_fields(cls, data)->dict:
@@ -63,6 +67,10 @@ class Task:
 def outputs(self:Task)->int: # Channels of the head
     "Channels of a raw map; each task defines it"
     raise NotImplementedError(f'{type(self).__name__} must define outputs')
+
+@patch
+def prepare(self:Task, data:Dataset):
+    "Count in the training set what the loss needs, if anything; called before training"
 
 @patch
 def kinds(self:Task)->dict[str,MapKind]: # By key

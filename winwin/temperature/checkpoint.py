@@ -21,7 +21,8 @@ from ..models.controls import set_temperature
 from ..models.hub import load_model, restore_temperatures, save_model, temperature_dict
 from ..tasks.task import Task
 from ..training.checkpoints import find_model
-from ..training.recipes import Recipe, change, read_recipe, recipe_data, recipe_task
+from ..training.recipes import Recipe, change, option_values, read_recipe, recipe_data
+from ..training.recipes import recipe_task
 from .theory import constant_tau, log_ratio
 from .matching import match_temperature
 from .search import learn_temperature, sweep_temperature
@@ -59,7 +60,8 @@ def open_run(
                          'winwin train; sweep_temperature, learn_temperature and '
                          'match_temperature take any model')
     place = {} if root is None else dict(root=root)
-    recipe = change(read_recipe(extra['recipe']), match=0., **place)
+    recipe = change(read_recipe(extra['recipe']), **place)
+    if 'match' in option_values(recipe): recipe = change(recipe, match=0.)
     if recipe.train.task=='pretrain':
         raise ValueError(f'{checkpoint} was pretrained to fill in hidden tokens, which full images '
                          'do not have; choose a temperature after training it for a task')
