@@ -171,11 +171,11 @@ def adapt_bands(
     model:nn.Module,          # Model that they are for; gets `adapted`, channels of both
 ):
     "Give a patch embedding the channels of another model: repeated and rescaled"
-    from timm.models import adapt_input_conv
     own = model.state_dict()
     for k in [o for o in weights if o.endswith('patch_embed.proj.weight') and o in own]:
         theirs,ours = weights[k].shape[1],own[k].shape[1]
         if theirs==ours or weights[k].ndim!=4: continue
+        from timm.models import adapt_input_conv # 200 MB that few need
         weights[k] = adapt_input_conv(ours, weights[k], theirs)
         model.adapted = theirs,ours
 
