@@ -100,8 +100,8 @@ def _make_controls(self:GuidanceExplorer, scheme):
     self.canvas.windows = window_boxes(drawn)
     self.stochasticity = ipywidgets.FloatSlider(value=.3, max=2, step=.05,
                                                 description='noise on votes', **auto)
-    self.number = ipywidgets.IntSlider(value=len(drawn), min=1, max=6, description='windows in frame 2',
-                                       **auto)
+    self.number = ipywidgets.IntSlider(value=len(drawn), min=1, max=6,
+                                       description='windows in frame 2', **auto)
     self.size = ipywidgets.IntSlider(value=min(H, W, drawn.sizes[0][0]), min=1, max=min(H, W),
                                      description='side, tokens', **auto)
     self.method = ipywidgets.Dropdown(options=guide_methods, description='method', **auto)
