@@ -165,6 +165,7 @@ def _one_layout(scheme, sizes, patch, generator):
     drawn = random_sizes(grid, **dict(scheme.options), generator=generator)
     return replace(scheme, kind='windows', sizes=drawn)
 
+# %% ../../nbs/tasks/00_task.ipynb #745dc6cb
 def _join(parts, sizes):
     "Batches of one image each as one batch"
     def join(values):
