@@ -2,7 +2,8 @@
 
 Keys of CALLS name the public functions and classes that the call runs; `test_every_public_name_is_tried` looks for the others.
 """
-import contextlib, importlib, inspect, json, unittest.mock as mock
+import contextlib, importlib, inspect, json, tempfile, unittest.mock as mock
+from pathlib import Path
 import accelerate, pytest, torch, torch.nn as nn
 import matplotlib
 matplotlib.use('Agg')
@@ -27,6 +28,8 @@ ROOMS = 'windows data worlds models attention tasks training inference temperatu
 SIZES = [(4,4),(3,5)]
 SEG = DrivingWorld((64,96), length=4)
 PAIRS = LayeredFlow((64,96), length=4, max_motion=12)
+MORE = DrivingWorld((64,96), length=2, normals=True)
+STEREO = DrivingWorld((64,96), length=2, stereo=True)
 SCENES = SEG.batch(range(2))
 FRAMES = PAIRS.batch(range(2))
 W = sample_windows((8,12), SIZES, 2, torch.Generator().manual_seed(0))
@@ -108,6 +111,12 @@ class Foreign(nn.Module):
 
 def foreign(device):
     maps = AttentionRecorder(Foreign().eval().to(device), SCENES['image'][0], '2x4')
+    prefix_share(maps.look(list(maps.layers)[0]))
+    feature_moves(maps)
+    x = maps.features(list(maps.layers)[0])
+    feature_similarity(x, [3])
+    feature_norms(x)
+    feature_colors([x])
     return [maps.look(n, view).q for n in maps.layers for view in ('windows','full')]
 
 def captured(device):
@@ -143,6 +152,46 @@ def explore(device, kind, *args, **options):
     e = kind(*args, **options)
     e.figure()
     return e
+
+def use_task(name, data, device, **options):
+    "A training step, scores and pictures of a task, and its map written and read again"
+    task = make_task(name, **options)
+    batch = {k: v.to(device) for k,v in data.batch(range(2)).items() if k in task.keys}
+    pair = 'image2' in task.keys
+    model = (tiny('flow', head='linear', num_outputs=task.outputs()) if pair else tiny(head='linear', num_classes=task.outputs())).to(device)
+    loss,_ = task.loss(model, batch, parse_scheme('2x4'), model.patch_size, rng())
+    loss.backward()
+    assert loss.device.type==device and loss.isfinite()
+    with torch.no_grad(): maps = task.predict(model, batch)
+    metrics = task.metrics()
+    task.update(metrics, maps, batch)
+    metrics.table()
+    values = {k: v[0] for k,v in task.decode(maps).items()}
+    for item in (data[0],on(device, data[0])): task.paint_error(values, item)
+    task.paint(values, task.limit(values))
+    task.difference(maps, maps+.1)
+    assert task.describe_values(values)
+    with tempfile.TemporaryDirectory() as folder:
+        path = task.file_of(Path(folder), 'map', 'a')
+        path.parent.mkdir()
+        task.write_map(values, path)
+        assert task.read_map(path).isfinite().all()
+
+def written_disparity(device):
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in ('.pfm','.png','.npy'):
+            for ok in (None, torch.ones(8,12, dtype=torch.bool, device='cpu'), torch.ones(8,12, dtype=torch.bool, device=device)):
+                write_disparity(Path(folder)/f'a{kind}', torch.rand(8,12, device=device)+1, ok)
+                assert read_disparity(Path(folder)/f'a{kind}')[0].shape==(8,12)
+
+def read_on(device):
+    model = tiny(head='linear').to(device)
+    task = make_task('seg', SEG)
+    for reading in (Reading(every=2), Reading(every=2, size=(48,64), tau=1.2), Reading(every=2, crop=(32,48), bands=(0,8))):
+        sums = read_images(model, SEG, task, reading, progress=False)
+    with tempfile.TemporaryDirectory() as folder: again = read_sums(write_sums(Path(folder)/'a.npz', dict(a=sums)))
+    assert torch.equal(again['a'], sums)
+    return draw_images(4, 3), border_distance(8, 12)
 
 CALLS = {
     'Windows window_mask': lambda d: [window_mask(Windows(W.yx.to(d), W.sizes, W.grid)), Windows.full((8,12)).to(d).positions(), EXTRA.to(d).index()],
@@ -186,6 +235,11 @@ CALLS = {
         ('SegTask','seg','crop:4',dict(label_smoothing=.1)), ('DepthTask','depth','full',dict(max_depth=80.)), ('FlowTask PairTask','flow','2x4',dict(match=1.)),
         ('FlowTask','flow','4+3',dict(windows2='tokens:9')), ('FlowTask matching_loss','flow','2x4',dict(head='matching', match=1., kind='epe')),
         ('CompletionTask','pretrain','full',dict()))},
+    'normals_loss NormalsTask AngleMetrics': lambda d: use_task('normals', MORE, d),
+    'relative_loss RelativeTask align_inverse': lambda d: use_task('relative', MORE, d, max_depth=80.),
+    'disparity_loss disparity_flow StereoTask StereoMetrics': lambda d: use_task('stereo', STEREO, d),
+    'write_disparity': written_disparity,
+    'read_images read_item border_distance write_sums read_sums draw_images': read_on,
     'first_map shade rgb_picture mark_wrong error_colors': lambda d: [shade(first_map(dict(x=torch.rand(1,8,12, device=d)))), shade(torch.rand(8,12, device=d)), rgb_picture(torch.rand(3,8,12, device=d)),
         mark_wrong(torch.rand(3,8,12, device=d), torch.rand(8,12, device=d)), error_colors(torch.rand(8,12, device=d))],
     'SegMetrics': lambda d: [scored(SegMetrics(14), torch.rand(2,14,64,96, device=d), t) for t in (SCENES['labels'],SCENES['labels'].to(d))],
@@ -238,7 +292,7 @@ CALLS = {
     'compare_attention AttentionComparison make_views View TokenMeans layer_means': lambda d: [compare_attention(tiny().to(d), imgs, w).table() for imgs in (SCENES['image'],SCENES['image'].to(d)) for w in ('2x4',W,W.to(d),'crop:4')],
     'compare_attention; two frames': lambda d: compare_attention(tiny('flow', head='linear').to(d), (FRAMES['image'],FRAMES['image2']), '2x4').table(),
     'AttentionRecorder RecordedLayer LayerCurves TokenRows curve_map token_panels token_stats read_with': look_at_attention,
-    'AnyModel CalledLayer FusedCall call_model find_patch find_layers look_at_calls watch_calls knows_layers': foreign,
+    'AnyModel CalledLayer FusedCall call_model find_patch find_layers look_at_calls watch_calls knows_layers prefix_share feature_moves feature_similarity feature_norms feature_colors': foreign,
     'AttentionRecorder; cross': lambda d: look_at_attention(d, cross=True),
     'mosaic normalize_images': lambda d: [mosaic([torch.rand(2,8,12, device=d)]*3), normalize_images(tiny().to(d), SCENES['image'].to(d))],
 
@@ -267,7 +321,7 @@ CALLS = {
 }
 # no tensor on a device goes in: files, weights of files, results of the calls above, and what only forwards to them
 ELSEWHERE = set('''FlowPairs KITTI Spring TartanAir load_image read_colours read_depth read_flow read_image read_labels paint_shapes paired_item segments_to_classes write_flow
-    street_labels CrocoFile fill_model find_weights from_transformers plain_weights Exported theory_numbers
+    street_labels read_disparity CrocoFile fill_model find_weights from_transformers plain_weights Exported theory_numbers
     AttentionExplorer ExampleScene GuidanceExplorer TemperatureExplorer'''.split())
 
 MODELS = 'TimmEncoder','Head','ViT','attend_locally','FlowModel','MatchingModel','predict','compare_temp' # nothing of theirs is in float64
@@ -284,16 +338,13 @@ def test_calls_with_another_default_device(name):
     "After `torch.set_default_device('cuda')` the same calls, with data that is on the CPU"
     with stand_in('cuda'), torch.device('cuda'): CALLS[name]('cuda')
 
-# newer than this list of calls: give each a call in CALLS and take it out here
-NOT_YET = set('''AngleMetrics NormalsTask RelativeTask StereoMetrics StereoTask align_inverse border_distance disparity_flow disparity_loss draw_images normals_loss read_disparity read_images read_item read_sums relative_loss write_disparity write_sums'''.split())
-
 def takes_tensors(x):
     "Whether a public function or class has tensors, windows or models among its arguments"
     members = [x] if inspect.isfunction(x) else [f for k,f in vars(x).items() if inspect.isfunction(f) and (k[0]!='_' or k in ('__init__','__call__'))]
     return any(word in str(inspect.signature(f)) for f in members for word in ('Tensor','Windows','nn.Module','Seen'))
 
 def test_every_public_name_is_tried():
-    tried = {word for key in CALLS for word in key.partition(';')[0].split()} | ELSEWHERE | NOT_YET
+    tried = {word for key in CALLS for word in key.partition(';')[0].split()} | ELSEWHERE
     rooms = [importlib.import_module(f'winwin.{r}') for r in ROOMS]
     public = {n: getattr(room, n) for room in rooms for n in room._HOME}
     wanted = {n for n,x in public.items() if (inspect.isfunction(x) or inspect.isclass(x)) and takes_tensors(x)}
@@ -305,7 +356,7 @@ def test_every_public_name_is_tried():
 @contextlib.contextmanager
 def machine(kind='cuda'):
     "A machine with one GPU, as far as accelerate can tell"
-    def accelerator(mixed_precision):
+    def accelerator(mixed_precision, kwargs_handlers):
         accelerate.state.AcceleratorState._reset_state(True)
         made = accelerate.Accelerator(cpu=True)
         for state in (accelerate.state.PartialState,accelerate.state.AcceleratorState): state._shared_state['device'] = torch.device(kind, 0)
@@ -316,7 +367,8 @@ def machine(kind='cuda'):
 
 SMALL = dict(image_size=(64,96), images=4, valid_images=2, windows='2x3', steps=3, batch_size=2, warmup=1, log_every=1, save_every=2)
 RUNS = {'driving-seg': dict(ema=.9, accumulate=2), 'driving-depth': {}, 'flow-layered': dict(windows2='2x3'), 'pretrain-driving': dict(windows='full')}
-def recipe(preset, **over): return change(get_preset(preset), **SMALL | RUNS[preset] | over)
+OTHERS = {'driving-normals': {}, 'driving-relative': {}, 'driving-stereo': dict(windows2='2x3')} # whose parts CALLS tries
+def recipe(preset, **over): return change(get_preset(preset), **SMALL | (RUNS|OTHERS)[preset] | over)
 
 @pytest.mark.parametrize('kind', ['cuda','mps'])
 @pytest.mark.parametrize('preset', RUNS)
@@ -325,7 +377,7 @@ def test_whole_runs(preset, kind, tmp_path):
         result = train_recipe(recipe(preset), tmp_path/'run', progress=False)
         assert next(result.model.parameters()).device.type==kind and result.scores
 
-@pytest.mark.parametrize('preset', RUNS)
+@pytest.mark.parametrize('preset', RUNS|OTHERS)
 def test_a_step_waits_once(preset):
     with machine() as device:
         r = recipe(preset)

@@ -602,11 +602,14 @@ class Lab:
     port:int|None=None      # Port to listen on; none = the first free one
     browser:Annotated[bool, tyro.conf.arg(help='Do not open the browser')]=True # Open the browser
     folder:str='winwin-lab' # Folder for the notebooks; existing files are kept
+    model:str|None=None     # Yours: a run, a bundled name, a name of transformers or timm
+    image:str|None=None     # Your image; two with a comma between for a flow model
 
     def run(self, kind:str='lab')->int: # 0, or 1 if the server ended on its own
         "Serve until Ctrl-C"
         from winwin.workbench.lab import run_lab
-        return run_lab(self.explorer, self.port, self.browser, self.folder, kind)
+        return run_lab(self.explorer, self.port, self.browser, self.folder, kind, self.model,
+                       self.image)
 
 @dataclass
 class App(Lab):

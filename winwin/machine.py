@@ -7,10 +7,11 @@ __all__ = ['clock', 'cpu_seconds', 'resident', 'list_devices', 'pick_device', 'i
            'default_device', 'check_file', 'read_json', 'read_tensors', 'read_text', 'read_array',
            'write_tensors', 'replace_file', 'write_folder', 'finish_write', 'find_folder',
            'read_folder', 'hold_folder', 'ignore_stop_signals', 'patch', 'patch_property',
-           'unknown_name', 'plural', 'PlainLines', 'evaluating']
+           'unknown_name', 'plural', 'PlainLines', 'Roll', 'evaluating']
 
 # %% ../nbs/00_machine.ipynb #c7ec1826
-import difflib, json, multiprocessing, os, re, secrets, shutil, signal, socket, sys, time
+import difflib, itertools, json, math, multiprocessing, os, re, secrets, shutil, signal, socket, sys
+import threading, time
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from pathlib import Path
@@ -422,6 +423,85 @@ class PlainLines:
         self.bar = ''
 
     def __getattr__(self, k): return getattr(self.stream, k)
+
+# %% ../nbs/00_machine.ipynb #0c734270
+class Roll:
+    "A list that all processes of a group sign, to name one that dies or hangs"
+    def __init__(self,
+        patience:float=300., # Seconds without a signature before a line says so
+        every:float=2.,      # Seconds between signatures
+    ):
+        import torch.distributed as dist
+        store = dist.distributed_c10d._get_default_store()
+        # with a connection of its own, because a wait on the first one blocks it
+        self.store = dist.PrefixStore('winwin', store.clone() if hasattr(store, 'clone') else store)
+        self.rank = dist.get_rank()
+        self.count = dist.get_world_size()
+        self.patience = patience
+        self.every = every
+        self.name = f'{os.getpid()} on {socket.gethostname()}'
+        self.places = 0
+        self.place = 'the start'
+        self.over = threading.Event()
+        threading.Thread(target=self._sign, daemon=True).start()
+
+    def at(self,
+        place:str, # What this process begins, such as 'step 7'
+    ):
+        "Note where this process is"
+        self.places += 1
+        self.place = place
+
+    def close(self):
+        "Sign no more"
+        self.over.set()
+
+# %% ../nbs/00_machine.ipynb #09dccac3
+@patch
+def _sign(self:Roll):
+    "Sign until the end, and watch the next process"
+    other = (self.rank+1)%self.count
+    seen = None
+    since = time.monotonic()
+    for signature in itertools.count():
+        mine = json.dumps([signature,self.places,self.place,self.name])
+        try:
+            self.store.set(str(self.rank), mine)
+            now = self._signatures([other]).get(other)
+        except RuntimeError: return # the store is gone, with the process that kept it
+        if now!=seen:
+            seen = now
+            since = time.monotonic()
+        elif seen and time.monotonic()-since>self.patience:
+            print(f'winwin: {_who(other, seen)} has not answered for {self.patience:.0f} s, since '
+                  f'{seen[2]}', file=sys.stderr, flush=True)
+            since = math.inf
+        if self.over.wait(self.every): return
+
+@patch
+def _signatures(self:Roll, ranks):
+    "What some processes signed last; those that never did are left out"
+    signed = [i for i in ranks if self.store.check([str(i)])]
+    return {i: json.loads(self.store.get(str(i))) for i in signed}
+
+def _who(rank, signed): return f'process {rank} (pid {signed[3]})' if signed else f'process {rank}'
+
+# %% ../nbs/00_machine.ipynb #34395214
+@patch
+def lost(self:Roll)->list[str]: # A few words about each; empty if all of them work
+    "Processes that do not sign any more, else those that the others wait for"
+    ranks = range(self.count)
+    try:
+        before = self._signatures(ranks)
+        time.sleep(2.5*self.every)
+        now = self._signatures(ranks)
+    except RuntimeError: return ['process 0, which keeps the list of processes, has ended']
+    silent = [i for i in ranks if i!=self.rank and now.get(i)==before.get(i)]
+    if silent:
+        return [f'{_who(i, now.get(i))} has ended or hangs' +
+                (f', since {now[i][2]}' if i in now else '') for i in silent]
+    last = max(o[1] for o in now.values())
+    return [f'{_who(i, o)} hangs in {o[2]}' for i,o in now.items() if o[1]<last]
 
 # %% ../nbs/00_machine.ipynb #4218981a
 @contextmanager

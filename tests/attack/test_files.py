@@ -8,12 +8,16 @@ from winwin.data.flow_files import read_flow, write_flow
 from winwin.data.folders import SegFolder
 from winwin.data.images import find_files, read_depth, read_image, read_labels
 from winwin.inference.export import Exported
+from winwin.inference.readings import read_sums, write_sums
 from winwin.machine import resident
 from winwin.models.backbones import timm_encoder
 from winwin.models.released import load_croco
 from winwin.models.dense import create_model
 from winwin.models.hub import load_model
 from winwin.models.loading import load_vit
+from winwin.tasks.depth import DepthTask
+from winwin.tasks.normals import NormalsTask
+from winwin.tasks.stereo import read_disparity, write_disparity
 from winwin.temperature.checkpoint import open_run
 from winwin.temperature.search import sweep_temperature
 from winwin.training.checkpoints import read_state
@@ -186,6 +190,20 @@ def test_flow(kind, tmp_path, attack):
     path = tmp_path/f'f.{kind}'
     write_flow(path, torch.rand(2,12,16))
     each_damage(attack, path, lambda: read_flow(path))
+
+@pytest.mark.parametrize('kind', ['pfm','png','npy'])
+def test_disparity_and_other_maps(kind, tmp_path, attack):
+    path = tmp_path/f'd.{kind}'
+    write_disparity(path, torch.rand(12,16)+1)
+    each_damage(attack, path, lambda: read_disparity(path))
+    if kind=='npy': each_damage(attack, path, lambda: DepthTask().read_map(path))
+    if kind=='png': each_damage(attack, path, lambda: NormalsTask().read_map(path))
+    if kind!='pfm': return
+    for header in (b'PF\n16 12\n-1.0\n', b'Pf\n16 12\n1.2.3\n', b'Pf\n999999999 999999999\n-1\n', b'Pf\n0 0\n-1\n'):
+        path.write_bytes(header+bytes(4*12*16))
+        attack.refused(f'pfm {header}', lambda: read_disparity(path), path.name)
+    sums = write_sums(tmp_path/'s.npz', dict(a=torch.arange(9)))
+    each_damage(attack, sums, lambda: read_sums(sums))
 
 def test_hdf5_reads_no_other_file(tmp_path, attack):
     secret = tmp_path/'secret'

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .cost import CountFlops, Cost, trace_cost, as_model, flops, Memory, memory, Plan, plan
-    from .cost import Speed, step_seconds, measure_speed
+    from .cost import Speed, step_seconds, measure_speed, ClusterStep, cluster_step
     from .harness import benches, compare, ratio, Bench, list_benches, register_bench, run_bench
     from .harness import use_threads, gemm, cpu_share, check_targets, call_memory, peak_memory
     from .harness import report_bench
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'CountFlops': 'cost', 'Cost': 'cost', 'trace_cost': 'cost', 'as_model': 'cost',
     'flops': 'cost', 'Memory': 'cost', 'memory': 'cost', 'Plan': 'cost', 'plan': 'cost',
-    'Speed': 'cost', 'step_seconds': 'cost', 'measure_speed': 'cost',
+    'Speed': 'cost', 'step_seconds': 'cost', 'measure_speed': 'cost', 'ClusterStep': 'cost',
+    'cluster_step': 'cost',
     'benches': 'harness', 'compare': 'harness', 'ratio': 'harness', 'Bench': 'harness',
     'list_benches': 'harness', 'register_bench': 'harness', 'run_bench': 'harness',
     'use_threads': 'harness', 'gemm': 'harness', 'cpu_share': 'harness',

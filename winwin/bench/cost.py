@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CountFlops', 'Cost', 'trace_cost', 'as_model', 'flops', 'Memory', 'memory', 'Plan',
-           'plan', 'Speed', 'step_seconds', 'measure_speed']
+           'plan', 'Speed', 'step_seconds', 'measure_speed', 'ClusterStep', 'cluster_step']
 
 # %% ../../nbs/bench/00_cost.ipynb #3502f5a4
 import time
@@ -298,3 +298,41 @@ def _fastest(run:Callable, inputs, seconds, device):
         clock(device)
         times.append(time.perf_counter()-begin)
     return min(times[1:])
+
+# %% ../../nbs/bench/00_cost.ipynb #a613e9a1
+@dataclass(frozen=True)
+class ClusterStep:
+    "A step of data parallel training, estimated"
+    gpus:int           # GPUs
+    tokens:int         # Tokens of the step, on all GPUs
+    compute:float      # Seconds of matrix products
+    network:float      # Seconds that the gradients take
+    seconds:float      # Seconds of the step: what of the network does not hide is added
+    sent:float         # Bytes that each GPU sends
+
+    @property
+    def tokens_per_s(self)->float: return self.tokens/self.seconds
+    @property
+    def efficiency(self)->float: return self.compute/self.seconds # Share spent on products
+
+# %% ../../nbs/bench/00_cost.ipynb #b24491e2
+def cluster_step(
+    cost:Cost,              # Of one image, from `trace_cost`
+    gpus:int,               # GPUs
+    batch:int=1,            # Images per GPU
+    peak:float=300e12,      # Operations per second that a GPU could do
+    share:float=.4,         # Share of them that it does
+    bandwidth:float=25e9,   # Bytes per second that a GPU sends over the slowest link
+    latency:float=5e-6,     # Seconds of a turn of the ring without bytes
+    overlap:float=.5,       # Share of the backward pass behind which the network can hide
+)->ClusterStep:
+    "Estimate a training step on many GPUs"
+    if gpus<1 or batch<1: raise ValueError(f'gpus {gpus} and batch {batch} must be at least 1')
+    if not (min(peak, bandwidth)>0 and 0<share<=1 and 0<=overlap<=1 and latency>=0):
+        raise ValueError('peak and bandwidth must be positive, share and overlap shares, latency '
+                         'not negative')
+    sent = 2*(gpus-1)/gpus*cost.trained
+    network = sent/bandwidth + 2*(gpus-1)*latency
+    compute,backward = (batch*n/(peak*share) for n in (cost.forward+cost.backward,cost.backward))
+    seconds = compute + max(0., network-overlap*backward)
+    return ClusterStep(gpus, gpus*batch*cost.tokens, compute, network, seconds, sent)

@@ -4,14 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .images import IMAGE_SUFFIXES, LABEL_SUFFIXES, DEPTH_SUFFIXES, read_image, stored_size
-    from .images import turned_text, read_labels, read_depth, to_images, check_range, load_image
-    from .images import fit_image, find_files, describe_folder, suffix_text, size_text
+    from .images import IMAGE_SUFFIXES, LABEL_SUFFIXES, DEPTH_SUFFIXES, open_image, read_image
+    from .images import stored_size, turned_text, read_labels, read_depth, to_images, check_range
+    from .images import load_image, fit_image, find_files, describe_folder, suffix_text, size_text
     from .pictures import ERROR_STEPS, check_flow, full_precision, mark_unknown, flow_wheel
     from .pictures import flow_to_color, wheel_picture, show_wheel, show_flow, show_arrows, warp
     from .pictures import show_warp, flow_error_map, error_shades, show_flow_error, class_palette
     from .pictures import depth_colors, heat_bytes
-    from .flow_files import FLOW_FORMATS, check_dataset, read_flow, write_flow
+    from .flow_files import FLOW_FORMATS, read_pfm, check_dataset, read_flow, write_flow
     from .folders import PAIR_ENDS, FileDataset, report_missing, paired_item, SegFolder
     from .folders import DepthFolder, FlowPairs, natural_key, pair_ends, FlowFolder, FramePairs
     from .folders import held_out, hold_out
@@ -28,18 +28,19 @@ if TYPE_CHECKING:
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'IMAGE_SUFFIXES': 'images', 'LABEL_SUFFIXES': 'images', 'DEPTH_SUFFIXES': 'images',
-    'read_image': 'images', 'stored_size': 'images', 'turned_text': 'images',
-    'read_labels': 'images', 'read_depth': 'images', 'to_images': 'images',
-    'check_range': 'images', 'load_image': 'images', 'fit_image': 'images', 'find_files': 'images',
-    'describe_folder': 'images', 'suffix_text': 'images', 'size_text': 'images',
+    'open_image': 'images', 'read_image': 'images', 'stored_size': 'images',
+    'turned_text': 'images', 'read_labels': 'images', 'read_depth': 'images',
+    'to_images': 'images', 'check_range': 'images', 'load_image': 'images', 'fit_image': 'images',
+    'find_files': 'images', 'describe_folder': 'images', 'suffix_text': 'images',
+    'size_text': 'images',
     'ERROR_STEPS': 'pictures', 'check_flow': 'pictures', 'full_precision': 'pictures',
     'mark_unknown': 'pictures', 'flow_wheel': 'pictures', 'flow_to_color': 'pictures',
     'wheel_picture': 'pictures', 'show_wheel': 'pictures', 'show_flow': 'pictures',
     'show_arrows': 'pictures', 'warp': 'pictures', 'show_warp': 'pictures',
     'flow_error_map': 'pictures', 'error_shades': 'pictures', 'show_flow_error': 'pictures',
     'class_palette': 'pictures', 'depth_colors': 'pictures', 'heat_bytes': 'pictures',
-    'FLOW_FORMATS': 'flow_files', 'check_dataset': 'flow_files', 'read_flow': 'flow_files',
-    'write_flow': 'flow_files',
+    'FLOW_FORMATS': 'flow_files', 'read_pfm': 'flow_files', 'check_dataset': 'flow_files',
+    'read_flow': 'flow_files', 'write_flow': 'flow_files',
     'PAIR_ENDS': 'folders', 'FileDataset': 'folders', 'report_missing': 'folders',
     'paired_item': 'folders', 'SegFolder': 'folders', 'DepthFolder': 'folders',
     'FlowPairs': 'folders', 'natural_key': 'folders', 'pair_ends': 'folders',

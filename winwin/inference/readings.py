@@ -14,7 +14,7 @@ import numpy as np, torch, torch.nn as nn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from tqdm.auto import tqdm
-from ..machine import evaluating, replace_file
+from ..machine import check_file, evaluating, replace_file
 from ..data.augment import resize_item
 from ..models.controls import set_position_scale, tempered
 from ..tasks.task import Task
@@ -68,12 +68,12 @@ def read_images(
     "Predict the images of a set and return the sums behind the scores, image by image"
     if isinstance(reading.tau, str):
         raise ValueError(f'tau {reading.tau!r} is a choice that has not been made; give a number')
-    items = _Items(data, reading)
-    loader = DataLoader(items, batch_size=None)
+    device = next(model.parameters()).device
+    loader = DataLoader(_Items(data, reading), batch_size=None)
     out = []
     with evaluating(model), torch.inference_mode(), _set(model, reading):
         for item in tqdm(loader, desc='read', disable=not progress, leave=False):
-            batch = {k: v[None] for k,v in task.select(item).items()}
+            batch = {k: v[None].to(device) for k,v in task.select(item).items()}
             maps = _predicted(model, task, batch, reading)
             out.append(torch.stack([_sums(task, maps, o) for o in _banded(task, batch, reading)]))
     sums = torch.stack(out)
@@ -121,8 +121,8 @@ def border_distance(
     w:int, # Columns
 )->Tensor: # (h,w) whole numbers, 0 at the border
     "Pixels between a pixel and the nearest border"
-    y,x = (torch.minimum(torch.arange(n), n-1-torch.arange(n)) for n in (h,w))
-    return torch.minimum(y[:,None], x)
+    y,x = (np.minimum(np.arange(n), n-1-np.arange(n)) for n in (h,w))
+    return torch.from_numpy(np.minimum(y[:,None], x))
 
 def _banded(task, batch, reading):
     "The batch, once per band, with all other pixels ignored"
@@ -130,7 +130,7 @@ def _banded(task, batch, reading):
     if not hasattr(task, 'ignore'):
         raise ValueError(f'bands need a label to ignore, which the task {task.name} lacks')
     target = batch[task.target]
-    far = border_distance(*target.shape[-2:])
+    far = border_distance(*target.shape[-2:]).to(target.device)
     ends = [*reading.bands[1:],max(far.shape)]
     inside = [(far>=low) & (far<high) for low,high in zip(reading.bands, ends)]
     return [batch | {task.target: target.masked_fill(~o, task.ignore)} for o in inside]
@@ -166,7 +166,7 @@ def paired_difference(
         raise ValueError(f'{len(sides[0])} and {len(sides[1])} sets of sums with shapes {shapes}; '
                          f'pairs need the same images and seeds')
     n = sides[0][0].shape[0]
-    whole = _scores(task, sides, torch.ones(1, n, dtype=torch.float64), score)
+    whole = _scores(task, sides, torch.ones(1, n).double().cpu(), score)
     drawn = _scores(task, sides, draw_images(n, draws, block), score)
     low,high = np.nanquantile(drawn, [.025,.975])
     return dict(difference=float(whole[0]), error=float(np.nanstd(drawn, ddof=1)), low=float(low),
@@ -190,7 +190,7 @@ def write_sums(
     "Write sums of several readings to one file"
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    small = {k: v.numpy() for k,v in sums.items()}
+    small = {k: v.cpu().numpy() for k,v in sums.items()}
     small = {k: v.astype(np.uint32) if v.dtype.kind=='i' and v.min(initial=0)>=0 else v
              for k,v in small.items()}
     def write(to):
@@ -202,6 +202,10 @@ def read_sums(
     path:str|Path, # File from `write_sums`
 )->dict[str,Tensor]:
     "The sums in a file, by name"
-    with np.load(path) as file:
-        return {k: torch.from_numpy(file[k].astype(np.int64) if file[k].dtype.kind=='u'
-                                    else file[k]) for k in file}
+    path = check_file(path)
+    try:
+        with np.load(path, allow_pickle=False) as file: found = {k: file[k] for k in file}
+        return {k: torch.from_numpy(v.astype(np.int64) if v.dtype.kind=='u' else v)
+                for k,v in found.items()}
+    except Exception as error: # of zipfile, zlib or NumPy
+        raise ValueError(f'{path} holds no sums of images, or is damaged: {error}') from error

@@ -312,7 +312,8 @@ def load_depth_anything(
     path = Path(path)
     file = read_checkpoint(path/'model.safetensors' if path.is_dir() else path)
     weights = file['model'] if isinstance(file.get('model'), dict) else file
-    weights = {str(k).removeprefix('module.'): v for k,v in weights.items() if isinstance(v, Tensor)}
+    weights = {str(k).removeprefix('module.'): v for k,v in weights.items()
+               if isinstance(v, Tensor)}
     config = file.get('config') or {}
     if config.get('depth_estimation_type')=='metric':
         raise ValueError(f'{path.name} predicts metres through a sigmoid; only models of relative '

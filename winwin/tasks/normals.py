@@ -13,6 +13,7 @@ from torch import Tensor
 from torchvision.transforms.functional import Image
 from ..machine import patch, replace_file
 from ..windows.layout import Windows
+from ..data.images import open_image
 from .task import Metrics, Task, UNKNOWN, WRONG, mark_wrong, window_pairs
 
 # %% ../../nbs/tasks/06_normals.ipynb #01c74103
@@ -95,11 +96,11 @@ def paint(self:NormalsTask, values:dict[str,Tensor], limit:float|None=None)->np.
     n = values['normals'].float().cpu()
     known = n.square().sum(0)>.25
     colors = ((n+1)*127.5).round().clamp(0, 255).permute(1,2,0)
-    return torch.where(known[...,None], colors, torch.tensor(UNKNOWN).float()).byte().numpy()
+    return torch.where(known[...,None], colors, colors.new_tensor(UNKNOWN)).byte().numpy()
 
 @patch
 def paint_error(self:NormalsTask, values:dict[str,Tensor], item:dict)->np.ndarray:
-    t = item['normals']
+    t = item['normals'].cpu()
     angle = (values['normals'].cpu()*t).sum(0).clamp(-1, 1).acos().rad2deg()
     return mark_wrong(item['image'], torch.where(t.square().sum(0)>.25, angle/45, 0.))
 
@@ -133,13 +134,13 @@ def file_of(self:NormalsTask, folder, kind:str, name:str, format:str='.npy', **s
 @patch
 def write_map(self:NormalsTask, values:dict[str,Tensor], path, **settings):
     if path.suffix!='.png': return Task.write_map(self, values, path)
-    known = values['normals'].square().sum(0)[...,None]>.25
+    known = values['normals'].cpu().square().sum(0)[...,None]>.25
     picture = np.where(known.numpy(), self.paint(values), 0).astype(np.uint8)
     replace_file(path, lambda to: Image.fromarray(picture).save(to, 'PNG'))
 
 @patch
 def read_map(self:NormalsTask, path)->Tensor: # (3,h,w)
     if path.suffix.lower()!='.png': return Task.read_map(self, path)
-    with Image.open(path) as img: x = torch.from_numpy(np.array(img.convert('RGB'))).float()
+    x = torch.from_numpy(np.array(open_image(path).convert('RGB'))).float()
     known = (x>0).any(-1)
     return torch.where(known, F.normalize(x.permute(2,0,1)/127.5-1, dim=0), 0.)

@@ -19,10 +19,12 @@ from .depth import DepthMetrics
 # %% ../../nbs/tasks/07_relative.ipynb #8d01831c
 def _aligned(values, masks):
     "Maps of one image with median 0 and mean absolute deviation 1, over the pixels of all of them"
-    every = torch.cat([x[ok] for x,ok in zip(values, masks)])
-    if not every.numel(): return [0*x for x in values]
-    shift = every.median()
-    spread = (every-shift).abs().mean().clamp(min=1e-6)
+    n = sum(ok.sum() for ok in masks)
+    every = torch.cat([x.where(ok, torch.inf).flatten() for x,ok in zip(values, masks)]).sort()[0]
+    middle = every.gather(0, ((n-1)//2).clamp(min=0)[None])[0] # the median of the valid ones
+    shift = middle.where(n>0, 0)
+    off = sum(((x-shift).abs()*ok).sum() for x,ok in zip(values, masks))
+    spread = (off/n.clamp(min=1)).clamp(min=1e-6)
     return [(x-shift)/spread for x in values]
 
 def _steps(diff, ok, scales=4):
@@ -51,17 +53,18 @@ def relative_loss(
     if valid is not None: depth = depth.where(valid.to(depth.device), 0)
     pairs = window_pairs(maps, depth, windows, patch, channels=1)
     losses = []
+    counts = []
     for i in range(len(depth)):
         masks = [t[i].isfinite() & (t[i]>0) for _,t in pairs]
         n = sum(ok.sum() for ok in masks)
-        if not n: continue
         truth = [1/t[i].where(ok, 1).to(m.dtype) for (m,t),ok in zip(pairs, masks)]
         p = _aligned([m[i,0] for m,_ in pairs], masks)
         t = _aligned(truth, masks)
         diff = [(x-y).where(ok, 0) for x,y,ok in zip(p, t, masks)]
-        loss = sum(x.abs().sum() for x in diff)/n
+        loss = sum(x.abs().sum() for x in diff)/n.clamp(min=1)
         losses.append(loss + alpha*sum(map(_steps, diff, masks))/len(diff))
-    return torch.stack(losses).mean() if losses else 0*sum(m.sum() for m in maps)
+        counts.append(n>0)
+    return torch.stack(losses).sum()/torch.stack(counts).sum().clamp(min=1)
 
 # %% ../../nbs/tasks/07_relative.ipynb #c34d96da
 def align_inverse(
@@ -129,8 +132,9 @@ def paint(self:RelativeTask, values:dict[str,Tensor], limit:float|None=None)->np
 
 @patch
 def paint_error(self:RelativeTask, values:dict[str,Tensor], item:dict)->np.ndarray:
-    t = 1/self.target_values(item)['inverse']
-    fitted = align_inverse(values['inverse'][None].cpu(), item['depth'][None], self.max_depth)[0]
+    t = 1/self.target_values(item)['inverse'].cpu()
+    p = values['inverse'].cpu()
+    fitted = align_inverse(p[None], item['depth'][None], self.max_depth)[0]
     return mark_wrong(item['image'], ((fitted-t).abs()/t/.5).nan_to_num(0))
 
 @patch

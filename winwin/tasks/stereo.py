@@ -7,15 +7,16 @@ __all__ = ['DISPARITY_CHANNELS', 'disparity_flow', 'disparity_loss', 'StereoMetr
            'write_disparity', 'read_disparity', 'StereoTask']
 
 # %% ../../nbs/tasks/05_stereo.ipynb #3c8e78d7
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np, torch
 from torch import Tensor
 from torchvision.transforms.functional import Image
-from ..machine import in_float64, patch, replace_file
+from ..machine import in_float64, patch, read_array, replace_file
 from ..windows.layout import Windows
+from ..data.images import open_image
+from ..data.flow_files import read_pfm
 from .task import Metrics, Task, shade
 from .flow_scoring import FLOW_CHANNELS, flow_loss, flow_uncertainty
 from .flow import PairTask, error_colors
@@ -41,13 +42,14 @@ def disparity_loss(
 )->Tensor: # Scalar
     "Laplacian loss, mean over the valid pixels of all windows; zero if there are none"
     known = disparity if valid is None else disparity.where(valid.to(disparity.device), torch.nan)
-    bad = known[known.isinf() | (known<-.01)]
-    if bad.numel():
-        raise ValueError(f'disparity {bad[0].item():g} where it is valid; disparities are finite '
-                         f'and not negative: mark other pixels in valid')
     if disparity.ndim!=3:
         raise ValueError(f'disparity {tuple(disparity.shape)}; give (B,H*P,W*P)')
-    return flow_loss([disparity_flow(m) for m in maps], disparity_flow(known), windows, patch, kind)
+    wrong = known.isinf() | (known<-.01)
+    if wrong.device.type=='cpu' and not torch.compiler.is_compiling() and wrong.any():
+        raise ValueError(f'disparity {known[wrong][0].item():g} where it is valid; disparities '
+                         f'are finite and not negative: mark other pixels in valid')
+    loss = flow_loss([disparity_flow(m) for m in maps], disparity_flow(known), windows, patch, kind)
+    return torch.where(wrong.any(), torch.nan, loss)
 
 # %% ../../nbs/tasks/05_stereo.ipynb #21c6ec96
 class StereoMetrics(Metrics):
@@ -56,7 +58,7 @@ class StereoMetrics(Metrics):
     def __init__(self): self.reset()
     def zeros(self)->Tensor: return torch.zeros(6, dtype=torch.float64, device='cpu')
     def scores(self, sums:Tensor)->dict[str,float]: # Pixels, then percent
-        share = sums[1:]/sums[0]*torch.tensor([1.,100,100,100,100], dtype=torch.float64)
+        share = sums[1:]/sums[0]*sums.new_tensor([1.,100,100,100,100])
         return dict(zip(self.names, share.tolist()))
 
     def update(self,
@@ -131,22 +133,15 @@ def read_disparity(
     return x.where(ok, 0),ok
 
 # %% ../../nbs/tasks/05_stereo.ipynb #0a85f0a5
-def _read_pfm(path):
-    data = path.read_bytes()
-    m = re.match(rb'(P[fF])\s+(\d+)\s+(\d+)\s+(-?[\d.]+)\n', data)
-    if not m or m[1]!=b'Pf': raise ValueError(f'{path} is not a .pfm of one channel')
-    w,h = int(m[2]),int(m[3])
-    kind = '<f4' if float(m[4])<0 else '>f4'
-    if len(data)-m.end()!=4*w*h: raise ValueError(f'{path} is cut: {len(data)} bytes for {w}x{h}')
-    return np.frombuffer(data, kind, offset=m.end()).reshape(h,w)[::-1]
+def _read_pfm(path): return read_pfm(path, channels=1)[...,0]
 
 def _read_png16(path):
-    with Image.open(path) as img: x = np.array(img)
+    x = np.array(open_image(path))
     if x.dtype.itemsize<2:
         raise ValueError(f'{path} has 8 bits; disparity is 256 times the pixels, in 16 bits')
     return x.astype(np.float32)/256
 
-_readers = {'.pfm': _read_pfm, '.png': _read_png16, '.npy': np.load}
+_readers = {'.pfm': _read_pfm, '.png': _read_png16, '.npy': read_array}
 
 # %% ../../nbs/tasks/05_stereo.ipynb #e813dc7e
 @dataclass
@@ -185,8 +180,8 @@ def paint(self:StereoTask, values:dict[str,Tensor], limit:float|None=None)->np.n
 
 @patch
 def paint_error(self:StereoTask, values:dict[str,Tensor], item:dict)->np.ndarray:
-    off = (values['disparity'].float().cpu()-item['disparity']).abs()
-    return error_colors(off.where(self.select(item)['valid'], torch.nan))
+    off = (values['disparity'].float().cpu()-item['disparity'].cpu()).abs()
+    return error_colors(off.where(self.select(item)['valid'].cpu(), torch.nan))
 
 # %% ../../nbs/tasks/05_stereo.ipynb #2b032d45
 @patch

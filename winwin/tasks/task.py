@@ -17,7 +17,8 @@ import numpy as np, torch, torch.distributed as dist, torch.nn as nn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm.auto import tqdm
-from ..machine import evaluating, ignore_stop_signals, in_float64, patch, replace_file
+from ..machine import evaluating, ignore_stop_signals, in_float64, patch, read_array
+from ..machine import replace_file
 from ..windows.layout import Windows, crop_windows
 from ..windows.schemes import Scheme
 from ..windows.tokens import pad_to_patches, unpad
@@ -330,9 +331,7 @@ def write_map(self:Task, values:dict[str,Tensor], path:Path, **settings):
 @patch
 def read_map(self:Task, path:Path)->Tensor:
     "A map from a file, here floats in `.npy`"
-    try: return torch.from_numpy(np.load(path, allow_pickle=False)).float()
-    except (ValueError,EOFError) as error:
-        raise ValueError(f'{path} cannot be read as an array: {error}') from error
+    return torch.from_numpy(read_array(path)).float()
 
 # %% ../../nbs/tasks/00_task.ipynb #a6dfd7ec
 def predict_full(

@@ -144,6 +144,6 @@ def config_differences(
         new = now.get(k, '(nothing)')
         if isinstance(old, dict) and isinstance(new, dict):
             out += config_differences(old, new, f'{path}{k}.')
-        elif old!=new and path+k!='train.workers':
+        elif old!=new and path+k not in ('train.workers','train.timeout'):
             out.append(f'{path}{k}: {old} in the checkpoint, {new} now')
     return out

@@ -7,22 +7,24 @@ __all__ = ['TrainConfig', 'newer_version', 'read_config', 'make_optimizer', 'mak
            'TrainRun', 'train_step', 'TrainResult', 'fit', 'resume']
 
 # %% ../../nbs/training/03_loop.ipynb #b0fc6e96
-import copy, json, math, os, signal, threading
+import copy, json, math, os, signal, sys, threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 import torch, torch.nn as nn
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import InitProcessGroupKwargs
 from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
 from timm.utils import ModelEmaV3
 from torch.utils.data import Dataset
 from .. import __version__
-from ..machine import find_folder, hold_folder, patch, patch_property, write_folder
+from ..machine import Roll, find_folder, hold_folder, patch, patch_property, write_folder
 from ..machine import write_tensors
 from ..windows.schemes import parse_scheme
 from ..data.items import first_checked
@@ -64,6 +66,7 @@ class TrainConfig:
     eval_every:int|None=None      # Steps between evaluations; none = only at the end
     save_every:int=200            # Steps between checkpoints
     tensorboard:bool=False        # Write TensorBoard files too
+    timeout:float=600.            # Seconds that a process waits for another before it gives up
 
     def __post_init__(self): self.check()
 
@@ -77,6 +80,8 @@ def check(self:TrainConfig):
         if getattr(self, k)<1: raise ValueError(f'{k} {getattr(self, k)} must be at least 1')
     for k,most in dict(steps=10**9, batch_size=10**5, accumulate=10**5, workers=1000).items():
         if getattr(self, k)>most: raise ValueError(f'{k} {getattr(self, k)} must be at most {most}')
+    if not 1<=self.timeout<=10**6:
+        raise ValueError(f'timeout {self.timeout} must be from 1 to {10**6} seconds')
     for k in ('lr','warmup','min_lr','weight_decay','workers','seed'):
         if getattr(self, k)<0: raise ValueError(f'{k} {getattr(self, k)} must not be negative')
     for k in ('layer_decay','ema'):
@@ -141,6 +146,7 @@ class TrainRun:
         self.step = 0
         self.asked = lambda: None # returns the signal that asked to stop, or none
         self.stop = False         # whether it reached any process
+        self.roll = None          # list of the processes, if there are several
         self.scores = None # of the last evaluation
         self.best = None   # of the best one
         self._prepare_data(data, transform)
@@ -210,6 +216,11 @@ def _prepare_model(self:TrainRun, model):
     loss = self.task.batch_loss
     self.batch_loss = torch.compile(loss) if cfg.compile else loss
 
+@patch
+def at(self:TrainRun, place:str):
+    "Note what this process does now, for the others"
+    if self.roll: self.roll.at(f'{place}, step {self.step}')
+
 @patch_property
 def final(self:TrainRun)->nn.Module:
     "The model to evaluate and to keep: the moving average, if there is one"
@@ -228,7 +239,8 @@ def _accelerator(config):
     precision = _best_precision() if config.precision=='auto' else config.precision
     if AcceleratorState._shared_state.get('_mixed_precision', precision)!=precision:
         AcceleratorState._reset_state() # accelerate keeps one precision per process
-    return Accelerator(mixed_precision=precision)
+    group = InitProcessGroupKwargs(timeout=timedelta(seconds=config.timeout))
+    return Accelerator(mixed_precision=precision, kwargs_handlers=[group])
 
 def _best_precision():
     "Precision that this machine is fast at; bf16 crashes on some CPUs, older GPUs only emulate it"
@@ -249,6 +261,7 @@ def save(self:TrainRun):
     "Replace the last checkpoint, the folder `out/last`"
     acc = self.accelerator
     if self.out is None: return
+    self.at('a checkpoint')
     self.collect()
     raw = unshard(self.raw.state_dict()) if self.ema or self.low_rank else None
     average = self.final.state_dict() if self.ema and self.low_rank else None
@@ -310,7 +323,9 @@ def train_step(
     torch.manual_seed(derive_seed(cfg.seed, 2, run.step, acc.process_index)) # stochastic layers
     run.schedule.step_update(run.step)
     run.opt.zero_grad()
+    run.at('loading data')
     batches = [next(source) for _ in range(cfg.accumulate)]
+    run.at('training')
     losses = []
     for i,batch in enumerate(batches):
         last = i+1==cfg.accumulate
@@ -398,6 +413,7 @@ def _all_steps(run, valid, log):
 
 def _score(run, valid, log):
     "Evaluate, and keep the model if it is the best so far"
+    run.at('evaluation')
     run.collect() # a whole model on every process: shares may differ
     with run.accelerator.autocast():
         run.scores = evaluate(run.final, valid, run.task, workers=run.config.workers,
@@ -427,6 +443,23 @@ def _gentle_stop():
     finally:
         for number,handler in before.items(): signal.signal(number, handler)
 
+# %% ../../nbs/training/03_loop.ipynb #5b5cbbe4
+@contextmanager
+def _called(run):
+    "Within: an error that another process caused names it"
+    if run.accelerator.num_processes==1:
+        yield
+        return
+    seconds = run.config.timeout
+    run.roll = Roll(seconds/2, min(2., seconds/10))
+    try: yield
+    except RuntimeError as error:
+        lost = run.roll.lost()
+        if not lost: raise
+        raise OSError(f'{"; ".join(lost)}. Process {run.roll.rank} stops after step {run.step}; '
+                      f'resume from the last checkpoint') from error
+    finally: run.roll.close()
+
 # %% ../../nbs/training/03_loop.ipynb #6ec917af
 @dataclass
 class TrainResult:
@@ -446,11 +479,11 @@ def _train(run, valid, progress, watch):
     log = RunLog(run, progress, on_line)
     run.model.train()
     try:
-        with _gentle_stop() as run.asked, torch.random.fork_rng(devices=[]):
+        with _called(run), _gentle_stop() as run.asked, torch.random.fork_rng(devices=[]):
             _all_steps(run, valid, log)
+            run.accelerator.wait_for_everyone()
+            run.collect()
     finally: log.close()
-    run.accelerator.wait_for_everyone()
-    run.collect()
     if not run.sharded: run.accelerator.unwrap_model(run.model, keep_fp32_wrapper=False)
     if run.config.train!='all': set_trainable(run.final, 'all') # nothing frozen, plain weights
     return TrainResult(run.final, run.scores, run.best, lines, run.out)
@@ -506,7 +539,10 @@ def resume(
         model,state,saved = _read_checkpoint(out/'last')
         old = read_config(saved['train'])
         saved['train'] = asdict(old) # with the settings that have been added since it was written
-        run = TrainRun(model, data, config or old, task, transform, out, extra)
+        config = config or old
+        processes = saved.setdefault('processes', 1)
+        run = TrainRun(model, data, _shared(config, processes, out), task, transform, out, extra)
+        run.settings |= dict(train=asdict(config), processes=processes) # as it began
         if lines := config_differences(saved, run.settings):
             raise ValueError('\n  '.join([f'{out} was trained differently:', *lines]) +
                              '\nUse the same settings, or another folder')
@@ -514,6 +550,24 @@ def resume(
         except (KeyError,TypeError,ValueError,RuntimeError,AttributeError) as error:
             raise ValueError(f'{out/"last"} cannot be resumed: {error!r}') from error
         return _train(run, valid, progress, watch)
+
+# %% ../../nbs/training/03_loop.ipynb #603ed77f
+def _shared(config, before, out):
+    "The configuration with which today's processes do the steps that `before` of them began"
+    now = _accelerator(config).num_processes
+    if now==before: return config
+    images = config.batch_size*config.accumulate*before # of a step
+    whole,rest = divmod(images, config.batch_size*now)
+    size,odd = divmod(images, config.accumulate*now)
+    if rest and odd:
+        raise ValueError(f'{out} has steps of {images} images, which {now} processes cannot share '
+                         f'as {before} did; use {before}, or a number that divides {images}')
+    to = replace(config, batch_size=size) if rest else replace(config, accumulate=whole)
+    what = (f'batch_size {size} keeps the images of a step, windows are drawn anew' if rest else
+            f'accumulate {whole} keeps the images and windows of a step')
+    if os.environ.get('RANK', '0')=='0':
+        print(f'winwin: {out} has {now} instead of {before} processes now: {what}', file=sys.stderr)
+    return to
 
 # %% ../../nbs/training/03_loop.ipynb #07cd8d3c
 def _read_checkpoint(last):

@@ -91,8 +91,8 @@ def _make_controls(self:GuidanceExplorer, scheme):
     drawn = parse_scheme(scheme).draw((H,W), 1, torch.Generator().manual_seed(2))
     self.canvas.windows = window_boxes(drawn)
     self.stochasticity = ipywidgets.FloatSlider(value=.3, max=2, step=.05,
-                                                description='stochasticity', **auto)
-    self.number = ipywidgets.IntSlider(value=len(drawn), min=1, max=6, description='windows M',
+                                                description='noise on votes', **auto)
+    self.number = ipywidgets.IntSlider(value=len(drawn), min=1, max=6, description='windows in frame 2',
                                        **auto)
     self.size = ipywidgets.IntSlider(value=min(H, W, drawn.sizes[0][0]), min=1, max=min(H, W),
                                      description='side, tokens', **auto)
