@@ -92,7 +92,8 @@ def _parts(look, windows, tokens):
     H,W = here.grid
     if here.is_full: of = torch.zeros(len(tokens), dtype=torch.long, device='cpu')
     else: of = window_ids(here, H*W, 0)[0].cpu()[tokens]
-    of[torch.tensor(tokens, device='cpu')<0] = len(here) # class and register tokens are in no window
+    front = torch.tensor(tokens, device='cpu')<0 # class and register tokens are in no window
+    of[front] = len(here)
     ids = window_ids(there, look.k.shape[2], look.prefix)[0]
     own = (ids==of.to(ids)[:,None]) & (of<len(here)).to(ids.device)[:,None]
     part = torch.where(own, 0, torch.where(ids<len(there), 1, 2))

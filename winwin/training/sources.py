@@ -98,6 +98,16 @@ def epoch(self:Mix)->int:
     "The current epoch"
     return self.shared.item()
 
+@patch_property
+def bands(self:Mix)->int|None: # None for pictures
+    "How many bands the images of all sets have"
+    found = {name: getattr(data, 'bands', None) for name,data in self.sets.items()}
+    if len({*found.values()})>1:
+        each = ', '.join(f'{k} {v or 3}' for k,v in found.items())
+        raise ValueError(f'{self.text!r} mixes images of different bands: {each}; mix sets whose '
+                         f'images have the same')
+    return next(iter(found.values()))
+
 @patch
 def set_epoch(self:Mix, epoch:int)->None:
     "Set the current epoch, in all worker processes too"
@@ -449,7 +459,8 @@ _PAIRED = """--root FOLDER of images, with {what}:
     FOLDER/images/train/a.jpg    FOLDER/{target}/train/a{end}
     FOLDER/images/val/b.jpg      FOLDER/{target}/val/b{end}
 Also read: FOLDER/train/images and FOLDER/train/{target}; or no train and val:
-then some images are held out to score."""
+then some images are held out to score. Images are pictures, or TIFF or .npy files
+with any number of bands."""
 
 SOURCE_NOTES = { # name: what it is, and what `root` must be
     'driving': ('rendered streets with classes, depth and flow', ''),
