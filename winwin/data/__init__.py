@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .augment import Augment, FlowAugment
     from .catalogue import need_folders, Cityscapes, ADE20K, PascalVOC, CocoPanoptic, CocoNotes
     from .catalogue import read_coco, segments_to_classes, CocoShapes, paint_shapes, KITTIDepth
-    from .catalogue import DIODE, HubItems, open_hub
+    from .catalogue import DIODE, HubItems, open_hub, hub_splits
     from .items import ITEM_MAPS, as_item, item_text, first_checked, band_statistics
     from .items import band_arguments, Careful, raise_errors, too_small, usual_size
 
@@ -60,7 +60,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'PascalVOC': 'catalogue', 'CocoPanoptic': 'catalogue', 'CocoNotes': 'catalogue',
     'read_coco': 'catalogue', 'segments_to_classes': 'catalogue', 'CocoShapes': 'catalogue',
     'paint_shapes': 'catalogue', 'KITTIDepth': 'catalogue', 'DIODE': 'catalogue',
-    'HubItems': 'catalogue', 'open_hub': 'catalogue',
+    'HubItems': 'catalogue', 'open_hub': 'catalogue', 'hub_splits': 'catalogue',
     'ITEM_MAPS': 'items', 'as_item': 'items', 'item_text': 'items', 'first_checked': 'items',
     'band_statistics': 'items', 'band_arguments': 'items', 'Careful': 'items',
     'raise_errors': 'items', 'too_small': 'items', 'usual_size': 'items',

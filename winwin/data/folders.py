@@ -450,4 +450,5 @@ def hold_out(
 # %% ../../nbs/data/03_folders.ipynb #374d3837
 def _frames(data, i):
     "Files of the images of item `i`"
-    return set(data.files[i][:2]) if hasattr(data, 'files') else {data.images[i]}
+    if hasattr(data, 'files'): return set(data.files[i][:2])
+    return {data.images[i] if hasattr(data, 'images') else data.names[i]}

@@ -208,6 +208,22 @@ presets |= {
     'folder-depth': change(_folder, task='depth', model='winwin_depth_base', data='depth-folder'),
 }
 
+# %% ../../nbs/training/05_recipes.ipynb #7f57c569
+_tuned = change(_large, model='winwin_seg_base', scale=(.75,1.5), windows='2x22', warmup=1000,
+                class_weights='auto', eval_every=4000)
+_far = change(_tuned, task='depth', model='winwin_depth_base', scale=(1.,1.5), windows='2x16')
+
+presets |= {
+    'cityscapes-seg': change(_tuned, data='cityscapes', valid_images=500, steps=40000),
+    'ade20k-seg': change(_tuned, data='ade20k', valid_images=2000, steps=80000, windows='2x16'),
+    'voc-seg': change(_tuned, data='voc', valid_images=1449, steps=20000, windows='2x14'),
+    'coco-seg': change(_tuned, data='coco', valid_images=5000, steps=160000, windows='2x16'),
+    'coco-seg-objects': change(_tuned, data='coco-objects', valid_images=5000, steps=160000,
+                               windows='2x16'),
+    'kitti-depth': change(_far, data='kitti-depth', valid_images=1000, max_depth=80., steps=40000),
+    'diode-depth': change(_far, data='diode', valid_images=771, max_depth=300., steps=40000),
+}
+
 # %% ../../nbs/training/05_recipes.ipynb #6a249b12
 _flow = change(Recipe(), task='flow', layer_decay=None, beta2=.95)
 _layered = change(
