@@ -204,6 +204,7 @@ CALLS = {
     'random_sizes': lambda d: random_sizes((20,30), 200, generator=there()),
     'sample_tokens': lambda d: sample_tokens((8,12), 5, 2, there()),
     'crop_windows': lambda d: [crop_windows(SCENES['image'].to(d), w, 8) for w in (W, W.to(d))],
+    'pack_windows as_packed': lambda d: [crop_windows(pack_windows(SCENES['image'].to(d), w, 8), as_packed(w), 8) for w in (W, EXTRA, EXTRA.to(d))],
     'distance_histogram': lambda d: distance_histogram(W.to(d)),
     'seen_neighbours': lambda d: seen_neighbours(W.to(d)),
     'scheme_coverage': lambda d: scheme_coverage('2x4', (8,12), 9, there()),
@@ -257,6 +258,7 @@ CALLS = {
     'heat_bytes to_images image_bytes': lambda d: [heat_bytes(torch.rand(8,12, device=d)), to_images(torch.rand(3,16,16, device=d)), image_bytes(torch.rand(3,16,16, device=d))],
     'fit_image': lambda d: fit_image(torch.rand(3,65,99).to(d), 8),
     'check_range': lambda d: [check_range(x := torch.rand(3,16,16, device=d)), x][1],
+    'check_bands': lambda d: [check_bands(x := torch.rand(5,16,16, device=d), torch.full((5,), .5), torch.full((5,), .3)), x][1],
     'Augment FlowAugment': lambda d: [Augment(scale=(.5,.6))(on(d, SEG[0])), FlowAugment((48,64), erase=1.)(on(d, PAIRS[0]))],
     'DrivingWorld LayeredFlow color_labels': lambda d: [color_labels(DrivingWorld((64,96), length=2, pair=True, device=d)[0]['labels']), LayeredFlow((64,96), length=2, device=d)[0]],
 

@@ -218,6 +218,7 @@ class Predict:
     largest:float|Literal['all']|None=None  # Flow: length in full colour; all = the longest of all
     submission:str|None=None                # Flow: SOURCE is sintel, kitti2015, kitti2012 or spring
     position_scale:float|None=None          # Factor of token positions: training size / test size
+    bands:tuple[int,int,int]|None=None      # Bands to show as red, green and blue, counted from 0
     overwrite:bool=False                    # Replace existing files
     device:str='auto'                       # Device: cpu, cuda, ...; auto = a GPU if there is one
 
@@ -233,7 +234,8 @@ class Predict:
             colors = read_palette(self.palette)
             classes = model.saved['extra'].get('classes') or colors
             options['palette'] = colors[:len(classes)] # a published set may have more
-        predictor = Predictor(model, self.mode, self.size, self.overlap, self.weights, **options)
+        predictor = Predictor(model, self.mode, self.size, self.overlap, self.weights,
+                              bands=self.bands, **options)
         with warnings.catch_warnings(): # the report has them
             warnings.simplefilter('ignore')
             return self._predict(predictor, Path(self.source))

@@ -94,7 +94,8 @@ class AttentionRecorder:
             needs = 'two frames: give a pair of images' if self.pair else 'one image, not a pair'
             raise ValueError(f'{type(model).__name__} takes {needs}')
         imgs = img if self.pair else [img]
-        self.imgs = tuple(fit_image(o, self.patch, tokens) for o in imgs) # in [0,1], to show
+        own = _own_statistics(model)
+        self.imgs = tuple(fit_image(o, self.patch, tokens, own) for o in imgs) # as read, to show
         if len({o.shape for o in self.imgs})>1:
             raise ValueError('the two frames have different sizes')
         self._find_layers()
@@ -133,6 +134,12 @@ def _find_layers(self:AttentionRecorder):
 def grid(self:AttentionRecorder)->tuple[int,int]:
     "Token grid (H,W) of the image"
     return tuple(n//self.patch for n in self.imgs[0].shape[-2:])
+
+def _own_statistics(model):
+    "Mean and deviation of the bands of a model or an encoder; none for photographs"
+    if hasattr(model, 'own_statistics'): return model.own_statistics
+    found = image_statistics(model)
+    return None if len(found['mean'])==3 else tuple(torch.tensor(v) for v in found.values())
 
 @patch_property
 def device(self:AttentionRecorder)->torch.device:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .vit import vit_sizes, Encoder, run_blocks, ViT, init_weights, image_statistics, Decoder
     from .vit import quiet_start, layer_groups, no_decay
     from .loading import LEFT_OUT, read_checkpoint, empty_parameters, fill_model, from_transformers
-    from .loading import resample_patch_embed, find_weights, plain_weights, fill_vit, is_plain
-    from .loading import load_vit
+    from .loading import resample_patch_embed, adapt_bands, find_weights, plain_weights, fill_vit
+    from .loading import is_plain, load_vit
     from .heads import Head, LinearHead, ProbeHead, ConvNeXtBlock, ConvNeXtHead, UpsampleHead
     from .heads import ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks, DecoupledDPTHead
     from .heads import ConvStem, FlowUpdate, WindowMatch, MatchingHead
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .controls import get_temperature, fold_temperature, tempered, size_scale
     from .controls import set_position_scale, get_position_scale, parse_trainable, set_trainable
     from .released import croco_names, literal_kwargs, CrocoFile, read_croco, croco_arguments
-    from .released import to_croco, load_croco, load_depth_anything
+    from .released import to_croco, load_croco, load_depth_anything, is_depth_anything
     from .hub import temperature_dict, restore_temperatures, check_savable, HubModel
     from .hub import check_arguments, save_model, load_model, push_model, bundled_models
     from .hub import bundled_model
@@ -44,8 +44,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'no_decay': 'vit',
     'LEFT_OUT': 'loading', 'read_checkpoint': 'loading', 'empty_parameters': 'loading',
     'fill_model': 'loading', 'from_transformers': 'loading', 'resample_patch_embed': 'loading',
-    'find_weights': 'loading', 'plain_weights': 'loading', 'fill_vit': 'loading',
-    'is_plain': 'loading', 'load_vit': 'loading',
+    'adapt_bands': 'loading', 'find_weights': 'loading', 'plain_weights': 'loading',
+    'fill_vit': 'loading', 'is_plain': 'loading', 'load_vit': 'loading',
     'Head': 'heads', 'LinearHead': 'heads', 'ProbeHead': 'heads', 'ConvNeXtBlock': 'heads',
     'ConvNeXtHead': 'heads', 'UpsampleHead': 'heads', 'ResidualConvUnit': 'heads',
     'FeatureFusion': 'heads', 'DPTHead': 'heads', 'dpt_hooks': 'heads',
@@ -66,7 +66,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'parse_trainable': 'controls', 'set_trainable': 'controls',
     'croco_names': 'released', 'literal_kwargs': 'released', 'CrocoFile': 'released',
     'read_croco': 'released', 'croco_arguments': 'released', 'to_croco': 'released',
-    'load_croco': 'released', 'load_depth_anything': 'released',
+    'load_croco': 'released', 'load_depth_anything': 'released', 'is_depth_anything': 'released',
     'temperature_dict': 'hub', 'restore_temperatures': 'hub', 'check_savable': 'hub',
     'HubModel': 'hub', 'check_arguments': 'hub', 'save_model': 'hub', 'load_model': 'hub',
     'push_model': 'hub', 'bundled_models': 'hub', 'bundled_model': 'hub',

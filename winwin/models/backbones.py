@@ -16,8 +16,8 @@ from ..machine import unknown_name
 from ..windows.layout import Windows
 from ..windows.tokens import patchify
 from .vit import Encoder, run_blocks
-from .loading import empty_parameters, fill_model, find_weights, from_transformers
-from .loading import read_checkpoint
+from .loading import adapt_bands, empty_parameters, fill_model, find_weights
+from .loading import from_transformers, read_checkpoint
 
 # %% ../../nbs/models/05_backbones.ipynb #d2c1fe2d
 class TimmEncoder(Encoder):
@@ -35,8 +35,10 @@ class TimmEncoder(Encoder):
         self.dim = model.embed_dim
         self.depth = len(model.blocks)
         self.patch_size = model.patch_embed.patch_size[0]
-        self.mean = tuple(model.pretrained_cfg['mean'])
-        self.std = tuple(model.pretrained_cfg['std'])
+        self.in_chans = model.patch_embed.proj.in_channels
+        for k in ('mean','std'): # of three channels; other bands get their mean
+            v = tuple(model.pretrained_cfg[k])
+            setattr(self, k, v if len(v)==self.in_chans else (sum(v)/len(v),)*self.in_chans)
 
     @property
     def patch_embed(self)->SimpleNamespace: # with the `grid` that a ViT's has
@@ -66,19 +68,29 @@ def embed_timm(
 )->tuple[Tensor,Tensor|None]: # Tokens (B,prefix+N,C), and the blocks' argument `rope`
     "Tokens of `windows` with their positions in the full image, prefix tokens in front"
     p = model.patch_embed
-    n = model.num_prefix_tokens
     patches = patchify(img, p.patch_size[0], windows)
     x = p.norm(F.linear(patches, p.proj.weight.flatten(1), p.proj.bias)) # (B,N,C)
-    place = model._pos_embed(x.new_zeros(1,*windows.grid,x.shape[-1])) # (1,prefix+H*W,C)
-    place,rope = place if isinstance(place, tuple) else (place,None)
-    front = place[:,:n]
-    place = place[:,n:]
-    if not windows.is_full:
-        at = windows.index()
-        place = place[0,at] # (B,N,C)
-        if rope is not None: rope = _pick_rope(model, rope, at)
+    if windows.is_full: front,place,rope = _places(model, x, windows.grid)
+    elif windows.grids is None: front,place,rope = _places(model, x, windows.grid, windows.index())
+    else: front,place,rope = _mixed_places(model, x, windows)
     if model.pos_embed is not None: x = x + place
     return model.norm_pre(torch.cat([front.expand(x.shape[0],-1,-1),x], 1)),rope
+
+def _places(model, x, grid, at=None):
+    "What timm adds to prefix tokens and to tokens `at` of a grid, and their rotations"
+    n = model.num_prefix_tokens
+    place = model._pos_embed(x.new_zeros(1,*grid,x.shape[-1])) # (1,prefix+H*W,C)
+    place,rope = place if isinstance(place, tuple) else (place,None)
+    if at is None: return place[:,:n],place[:,n:],rope
+    return place[:,:n],place[0,n:][at],None if rope is None else _pick_rope(model, rope, at)
+
+def _mixed_places(model, x, windows):
+    "The same for images of several sizes: every grid has its own table and coordinates"
+    at = windows.own_index()
+    parts = [_places(model, x, grid, at[i:i+1]) for i,grid in enumerate(windows.grids)]
+    front,place,rope = zip(*parts)
+    axis = 1 if getattr(model, 'rope_mixed', False) else 0 # of the images
+    return front[0],torch.cat(place),None if rope[0] is None else torch.cat(rope, axis)
 
 def _pick_rope(model, rope, at):
     "Rotations of tokens `at`: (B,1,N,D), or (depth,B,heads,N,D) if layers and heads differ"
@@ -170,7 +182,9 @@ def timm_encoder(
     for part in ('attn_pool','fc_norm','head_dist','head'):
         if getattr(model, part, None) is not None:
             setattr(model, part, None if part=='attn_pool' else nn.Identity())
-    return TimmEncoder(model, checkpointing, norm_all)
+    encoder = TimmEncoder(model, checkpointing, norm_all)
+    if pretrained and encoder.in_chans!=3: model.adapted = 3,encoder.in_chans
+    return encoder
 
 # %% ../../nbs/models/05_backbones.ipynb #b6d8494e
 def _from_file(model, path):
@@ -182,6 +196,7 @@ def _from_file(model, path):
     def classifies(k): return k.split('.')[0] in ('head','head_dist','fc_norm','attn_pool')
     fresh = tuple(k for k in model.state_dict() if classifies(k))
     weights = {k: v for k,v in weights.items() if not classifies(k)}
+    adapt_bands(weights, model)
     fill_model(model, weights, Path(path).name, fresh)
 
 def _check_biases(model, weights, name):

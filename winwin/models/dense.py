@@ -34,12 +34,19 @@ class WindowModel(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.patch_size = encoder.patch_size
+        self.own_scale = mean is not None or getattr(encoder, 'own_scale', False)
         for k,v in image_statistics(encoder, mean, std).items():
             self.register_buffer(k, torch.tensor(v).view(-1,1,1), persistent=False)
 
     def normalise(self, img:Tensor)->Tensor:
         "Images in [0,1] as the encoder expects them, in the precision of the model"
         return ((img-self.mean)/self.std).to(self.mean.dtype)
+
+    @property
+    def own_statistics(self)->tuple[Tensor,Tensor]|None: # (C,1,1) each; none for photographs
+        "Mean and standard deviation of the training set, if the model has its own, or other bands"
+        if len(self.mean)==3 and not self.own_scale: return None
+        return self.mean,self.std
 
     def group_matcher(self, coarse:bool=False)->dict:
         "Parameter names by depth, for timm's layer-wise learning rates"
@@ -113,17 +120,16 @@ class FlowModel(WindowModel):
         match:int|None=None,         # Decoder block whose cross-attention logits to return too
     )->list[Tensor]|tuple[list[Tensor],Tensor]: # (B,outputs,h*P,w*P) per window; (B,heads,N1,N2)
         "Flow of every window of the first frame, and the logits of block `match`"
-        grid = self.encoder.grid(img1)
-        full = Windows.full(grid, device=img1.device)
-        w1,w2 = (full if w is None else w for w in (windows1,windows2))
+        w1 = self.encoder.place(img1, windows1)
+        w2 = self.encoder.place(img2, windows2)
         early = [h for h in self.hooks if h<self.encoder.depth]
         late = [h-self.encoder.depth for h in self.hooks if h>=self.encoder.depth]
         first,last = self.encode(img1, img2, windows1, windows2,
                                  sorted({*early,self.encoder.depth-1}))
-        pos = [w.to(img1.device).positions() for w in (w1,w2)]
+        pos = [w.positions() for w in (w1,w2)]
         seen = []
         wanted = None if match is None else {range(self.decoder.depth)[match]: seen}
-        deep = self.decoder(first[-1], last, *pos, late, grid, wanted)
+        deep = self.decoder(first[-1], last, *pos, late, w1.own_grid, wanted)
         maps = [self.to_pixels(m) for m in self.head(first[:len(early)]+deep, w1)]
         return maps if match is None else (maps,*seen)
 
@@ -170,7 +176,8 @@ class MatchingModel(FlowModel):
         match:int|None=None,         # Any number: return what the head found, too
     )->list[Tensor]|tuple[list[Tensor],list[WindowMatch]]: # (B,2,h*P,w*P) per window
         "Flow of every window of the first frame, in pixels"
-        if img1.shape!=img2.shape:
+        packed = windows1 is not None and windows1.packed # frames may show different shares
+        if img1.shape!=img2.shape and not packed:
             raise ValueError(f'frames of {tuple(img1.shape)} and {tuple(img2.shape)}; both need '
                              f'one shape (B,3,h,w)')
         w1,w2 = (self.encoder.place(img1, w) for w in (windows1,windows2))
@@ -214,7 +221,7 @@ class CompletionModel(WindowModel):
         super().__init__(encoder, mean, std)
         self.decoder = decoder
         self.mask_token = nn.Parameter(torch.randn(1,1,decoder.dim)*.02)
-        self.head = nn.Linear(decoder.dim, 3*self.patch_size**2)
+        self.head = nn.Linear(decoder.dim, encoder.in_chans*self.patch_size**2)
         init_weights(self.head)
 
     def forward(self,
@@ -251,9 +258,12 @@ def _encoder(size, empty, mean=None, std=None, **over):
     "A `ViT` of a size, or a timm backbone; `mean` and `std` are kept on it"
     if size in _sizes: encoder = _part('encoder', empty, ViT, **_sizes[size] | over)
     else: encoder = _part('encoder', empty, timm_encoder, size, **over)
+    if (mean is None)!=(std is None):
+        raise ValueError('mean and std belong together; give both, one value per channel')
     if mean is not None:
         encoder.mean = tuple(mean)
         encoder.std = tuple(std)
+        encoder.own_scale = True
     return encoder
 
 # %% ../../nbs/models/06_dense.ipynb #b6623055
@@ -345,7 +355,8 @@ def _matching(size, num_outputs, flow_scale, head_args, empty, **over):
         raise ValueError(f'depth {encoder.depth}: the last block sees the other frame and needs '
                          f'one before it; take at least 2')
     args = (_micro['matching'] if size=='micro' else {}) | (head_args or {})
-    head = _part('head', empty, MatchingHead, encoder.dim, encoder.patch_size, **args)
+    head = _part('head', empty, MatchingHead, encoder.dim, encoder.patch_size,
+                 **args | dict(in_chans=encoder.in_chans))
     return MatchingModel(encoder, head)
 
 # %% ../../nbs/models/06_dense.ipynb #915d1dbb

@@ -63,8 +63,9 @@ class AttentionExplorer(Explorer):
         self.maps.to(self.device.value)
         self._forget()
         self._make_controls(layer, head, tau, windows)
+        bands = self.choose_bands(self.maps.imgs[0])
         self._make_canvases(width)
-        self.arrange(*self._rows())
+        self.arrange(*self._rows(), bands)
 
     def __repr__(self):
         model = getattr(self.maps.model, 'model', self.maps.model)
@@ -429,9 +430,14 @@ def _show_colors(self:AttentionExplorer, canvas, view):
 @patch
 def _show_image(self:AttentionExplorer, canvas, i):
     "Put a frame on a canvas, unless it is there"
-    if getattr(canvas, 'frame', None)==i: return
-    canvas.show_image(self.maps.imgs[i], self.maps.patch)
-    canvas.frame = i
+    if getattr(canvas, 'frame', None)==(i,self.bands): return
+    canvas.show_image(self.maps.imgs[i], self.maps.patch, self.bands)
+    canvas.frame = i,self.bands
+
+@patch
+def show_bands(self:AttentionExplorer):
+    "Put the frames on their canvases again, in the chosen bands"
+    for canvas in self.canvas.values(): self._show_image(canvas, canvas.frame[0])
 
 # %% ../../nbs/workbench/05_attention.ipynb #65e154da
 @patch

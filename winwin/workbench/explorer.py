@@ -19,9 +19,9 @@ import anywidget, ipywidgets, traitlets, torch, torch.nn as nn
 from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms.functional import Image
-from ..machine import list_devices, patch, pick_device, unknown_name
+from ..machine import list_devices, patch, patch_property, pick_device, plural, unknown_name
 from ..worlds.datasets import DrivingWorld, LayeredFlow
-from ..models.dense import model_frames
+from ..models.dense import model_bands, model_frames
 from ..tasks.task import Task
 from ..tasks.registry import task_of
 from .widgets import TokenCanvas
@@ -207,6 +207,7 @@ class Explorer:
         device = _device_name(device)
         self.kept = {}     # Controls: name -> (widget, trait)
         self.error = None  # What the error line shows
+        self.band_menus = [] # See `choose_bands`
         self._held = False # Whether changed controls request nothing, see `hold_requests`
         self.latest = Latest(self._show_busy, self._show_error)
         self.device = ipywidgets.Dropdown(options=[*dict.fromkeys([*list_devices(),device])],
@@ -290,6 +291,28 @@ def keep(self:Explorer,
     return widget
 
 @patch
+def choose_bands(self:Explorer,
+    img:Tensor, # Image (...,C,h,w)
+)->list[ipywidgets.Widget]: # Menus for a row; none for a photograph
+    "Menus for the three bands of an image that are shown as red, green and blue"
+    C = img.shape[-3]
+    def menu(i, color):
+        options = [(f'band {k}',k) for k in range(C)]
+        return self.keep(color, ipywidgets.Dropdown(description=color, options=options,
+            value=min(i, C-1), layout=ipywidgets.Layout(width='170px')), self.show_bands)
+    self.band_menus = [] if C==3 else [menu(*o) for o in enumerate(('red','green','blue'))]
+    return self.band_menus
+
+@patch_property
+def bands(self:Explorer)->tuple[int,...]|None: # None for a photograph
+    "The bands that the menus choose"
+    return tuple(o.value for o in self.band_menus) or None
+
+@patch
+def show_bands(self:Explorer):
+    "Show the image again, in the chosen bands"
+
+@patch
 def arrange(self:Explorer, *rows):
     "Put rows, widgets or lists of them, above the status line and compute the first result"
     shown = [row if isinstance(row, ipywidgets.Widget) else widget_row(row) for row in rows]
@@ -359,6 +382,7 @@ def state(self:Explorer)->dict:
 def set_state(self:Explorer, state:dict)->Explorer:
     "Set some or all controls, or none if one does not fit, and return the explorer"
     self._put_state(state)
+    if self.band_menus: self.request(self.show_bands)
     self.request(self.update)
     if self.flush().error is not None: raise self.error
     return self
@@ -491,6 +515,9 @@ def example_scene(
     i:int=2,         # Which scene to show
 )->ExampleScene:
     "A scene and data of the size and kind a model was trained on"
+    if model_bands(model)!=3:
+        raise ValueError(f'there is no example with {plural(model_bands(model), "band")}, as the '
+                         f'model takes them; give img, such as a file of its training set')
     recipe = getattr(model, 'saved', {}).get('extra', {}).get('recipe') or {}
     size = tuple(recipe.get('image_size') or (192,320))
     pair = model_frames(model)==2

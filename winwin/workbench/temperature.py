@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from ..machine import evaluating, patch
 from ..windows.layout import Windows
 from ..windows.schemes import Scheme
-from ..models.dense import model_frames
+from ..models.dense import model_bands, model_frames
 from ..models.controls import get_temperature, layer_tau, set_temperature, tempered
 from ..models.hub import bundled_model, save_model
 from ..attention.recorder import AttentionRecorder, normalize_images
@@ -87,8 +87,9 @@ class TemperatureExplorer(Explorer):
         self.task = task_of(model) if task is None and model_frames(model) else task
         self._forget()
         self._make_controls(folder)
+        bands = self.choose_bands(self.maps.imgs[0])
         self._make_pictures(width)
-        self.arrange(*self._rows())
+        self.arrange(*self._rows(), bands)
 
     def __repr__(self):
         return f'TemperatureExplorer({type(self.maps.model).__name__}, {self.maps.grid} tokens)'
@@ -96,6 +97,7 @@ class TemperatureExplorer(Explorer):
 # %% ../../nbs/workbench/06_temperature.ipynb #89dab926
 def _sources(model, img, data, task):
     "Image, data and task: those given, else the model's own"
+    if data is None and img is not None and model_bands(model)!=3: return img,None,None
     if data is None:
         scene = example_scene(model)
         return scene.frames if img is None else img,scene.data,scene.task
@@ -198,13 +200,18 @@ def _make_pictures(self:TemperatureExplorer, width):
     self.bell.observe(self._on_curve, 'at')
     names = 'image','prediction at tau 1','prediction with tau'
     self.canvas = {k: TokenCanvas(width=width, label=k, caption=k) for k in names}
-    self.canvas['image'].show_image(self.maps.imgs[0], self.maps.patch)
+    self.show_bands()
     heads = max(m.num_heads for m in self.maps.layers.values())
     self.grid = TokenCanvas(width=26*heads, mode='tokens', opacity=1., lut=lut_bytes('coolwarm'),
         vmin=0., vmax=2., grid=[len(self.stats.names),heads],
         label='temperatures by layer (down) and head (across)')
     self.grid.observe(self._on_grid, 'tokens')
     self.note = ipywidgets.HTML()
+
+@patch
+def show_bands(self:TemperatureExplorer):
+    "Put the image on its canvas, in the chosen bands"
+    self.canvas['image'].show_image(self.maps.imgs[0], self.maps.patch, self.bands)
 
 @patch
 def _why_off(self:TemperatureExplorer):
