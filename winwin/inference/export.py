@@ -311,6 +311,7 @@ def export_model(
         _write(whole, part, format, info, size, 2 if dynamic else batch)
         difference = _compare(plain, Exported(part, format), shapes, tol)
         os.replace(part, path)
+    except OSError as error: raise OSError(f'{path} could not be written: {error}') from error
     finally: part.unlink(missing_ok=True)
     out = Exported(path, format)
     out.difference = difference
@@ -344,7 +345,9 @@ def _write(whole, path, format, info, size, batch):
     with torch.no_grad(), _quiet():
         program = torch.export.export(whole, args, dynamic_shapes=shapes)
         if format=='torch':
-            return torch.export.save(program, path, extra_files={'winwin.json': json.dumps(info)})
+            try: torch.export.save(program, path, extra_files={'winwin.json': json.dumps(info)})
+            except RuntimeError as error: raise OSError(str(error)) from error # a full disk
+            return
         onnx = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=20)
     onnx.model.metadata_props['winwin'] = json.dumps(info)
     onnx.save(path)
