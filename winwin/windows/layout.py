@@ -123,7 +123,7 @@ def as_size(
 )->tuple[int,int]:
     "`hw` as a tuple of two positive ints"
     sides = tuple(hw) if isinstance(hw, Iterable) else (hw,)
-    if len(sides)!=2 or any(side!=int(side) or side<1 for side in sides):
+    if len(sides)!=2 or not all(_is_count(side) for side in sides):
         raise ValueError(f'{what} {hw} is not a size; '
                          f'give (height, width) in whole tokens, both at least 1')
     return int(sides[0]),int(sides[1])
@@ -137,11 +137,18 @@ def as_sizes(
     return tuple(as_size(o) for o in sizes)
 
 # %% ../../nbs/windows/00_layout.ipynb #5d2ef87e
+def _is_count(side):
+    "Whether a number is whole and at least 1"
+    try: return side==int(side) and side>=1
+    except (TypeError,ValueError,OverflowError): return False # words, NaN, infinity
+
 def _is_whole(x): return not (x.is_floating_point() or x.is_complex() or x.dtype==torch.bool)
 
 def _check_corners(yx, sizes, grid):
     "Raise unless `yx` (B,n,2) are corners of windows inside `grid`"
     n = len(sizes)
+    if not isinstance(yx, Tensor):
+        raise ValueError(f'corners are a {type(yx).__name__}; give a tensor (B,{n},2)')
     if yx.ndim!=3 or yx.shape[1:]!=(n,2) or not _is_whole(yx):
         raise ValueError(f'corners yx have shape {tuple(yx.shape)} ({yx.dtype}); '
                          f'{n} sizes need integers (B,{n},2)')
@@ -265,7 +272,8 @@ def crop_windows(
 )->list[Tensor]: # One (B,C,h*P,w*P) or (B,h*P,w*P) per window
     "Cut the pixels of every window out of `x`"
     H,W = windows.grid
-    if x.ndim<3 or tuple(x.shape[-2:])!=(H*patch,W*patch) or windows.batch not in (1,len(x)):
+    fits = x.ndim>=3 and tuple(x.shape[-2:])==(H*patch,W*patch) and windows.batch in (1,len(x))
+    if not fits or not len(x):
         raise ValueError(f'a tensor of shape {tuple(x.shape)} does not match {windows!r} with '
                          f'patch {patch}: it should hold {windows.batch} images of '
                          f'{H*patch}x{W*patch} pixels; see pad_to_patches')
