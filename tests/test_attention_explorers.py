@@ -1,5 +1,5 @@
 "The explorers of attention and temperature, driven from Python: right numbers, visible errors, no growth."
-import gc, json, re
+import datetime, gc, json, re
 import pytest, torch
 from winwin.workbench.attention import AttentionExplorer
 from winwin.workbench.widgets import window_boxes
@@ -11,6 +11,7 @@ from winwin.models.controls import get_temperature, set_temperature
 from winwin.temperature.theory import log_ratio
 from winwin.workbench.temperature import TemperatureExplorer
 from winwin.attention.token_maps import token_panels
+from winwin.attention.statistics import attention_rows
 from winwin.worlds.datasets import DrivingWorld
 
 SMALL = dict(dim=64, depth=2, num_heads=2)
@@ -52,7 +53,7 @@ def test_numbers_are_those_of_the_function(ex):
         for view,(m,n) in want.items():
             assert torch.equal(ex.result[view][0].nan_to_num(-1), m.nan_to_num(-1))
             for k,v in n.items(): assert ex.numbers()[f'{view}: {k}']==pytest.approx(v)
-        assert f"{want['windows'][1]['self-probability']:.4f}" in ex.canvas['windows'].caption
+        assert f"entropy {want['windows'][1]['entropy']:.2f}" in ex.canvas['windows'].caption
         tops = {ex.canvas[v].vmax for v in ('windows','full','tau')}
         assert len(tops)==1 and len(ex.canvas['full'].heat)==96 # one scale, a byte per token
 
@@ -260,12 +261,91 @@ def test_temperatures_of_two_frames(flow):
     ex.tau.value = 1.5
     assert {n.split('.')[-1] for n,t in ex.chosen.taus.items() if t!=[1.,1.]}=={'cross_attn'}
     ex.layer.value = 'decoder.blocks.0.cross_attn'
+    ex.stat.value = 'self'
     assert 'attends to itself' in ex.status.value
     ex.stat.value = 'entropy'
     assert ex.error is None and ex.canvas['prediction with tau'].image
     ex.close()
 
 # --- Both
+
+@pytest.fixture(scope='module')
+def dino():
+    import timm
+    torch.manual_seed(0)
+    model = timm.create_model('vit_small_patch16_dinov3', num_classes=0, dynamic_img_size=True, depth=2)
+    return model.eval().requires_grad_(False)
+
+def test_class_and_register_tokens(dino):
+    ex = AttentionExplorer(dino, torch.rand(3,96,128, generator=torch.Generator().manual_seed(0)), '2*2x2', layer=1)
+    assert [name for name,_ in ex.query.options]==['the clicked token','the class token',*(f'register {i}' for i in range(1,5))]
+    look = ex.maps.look('model.blocks.1.attn')
+    ex.query.value = -2
+    want = attention_rows(look.q, look.k, 1)[0,:,0].mean(0) # of the first register
+    torch.testing.assert_close(ex.result['full'][0].flatten(), want[5:])
+    assert 'register 1' in ex.table.value and 'full: distance' not in ex.numbers() and ex.canvas['full'].tokens==[]
+    ex.multiples.value = 'sinks'
+    share = attention_rows(look.q, look.k, range(5, 53))[0].mean(1)[:,:5] # (heads,5) of all image tokens
+    got = torch.frombuffer(bytearray(ex.tiles.heat), dtype=torch.uint8).view(*ex.tiles.grid)[1]*ex.tiles.vmax/255
+    assert ex.tiles.grid==[2,5*7-1] and ex.error is None
+    torch.testing.assert_close(torch.stack([got[i*7:i*7+6] for i in range(5)], 1), share, atol=ex.tiles.vmax/255, rtol=0)
+    ex.tiles.tokens = [0*34+2*7+3] # first layer, second register, head 3
+    assert (ex.layer.value,ex.head.value)==('model.blocks.0.attn',3)
+
+def test_models_without_a_class_token(ex):
+    assert ex.query.disabled and 'no class' in ex.query.tooltip
+    ex.multiples.value = 'sinks'
+    assert ex.error is None and 'no class or register tokens' in ex.tiles.caption
+
+def test_features(ex, tmp_path):
+    name = 'encoder.blocks.1.attn'
+    x,small = (ex.maps.features(name, v) for v in ('full','windows'))
+    token = ex.choice.tokens[0]
+    ex.set_state(dict(layer=name, show='alike', tau=1.))
+    want = torch.nn.functional.cosine_similarity(x, x.flatten(0, 1)[token], dim=-1)
+    torch.testing.assert_close(ex.result['full'][0], want)
+    torch.testing.assert_close(ex.result['tau'][0], want) # a temperature of 1
+    assert ex.result['windows'][0].isnan().sum()==96-18
+    ex.tau.value = 1.7
+    assert (ex.result['tau'][0]-want).abs().max()>1e-4
+    ex.show.value = 'norm'
+    torch.testing.assert_close(ex.result['full'][0], x.norm(dim=-1))
+    photo = ex.canvas['full'].image
+    ex.show.value = 'pca'
+    moved = 1-torch.nn.functional.cosine_similarity(x, small, dim=-1)
+    ex.gap.value = 'full - windows'
+    assert f'up to {moved.nan_to_num(0.).max()/ex.bright.value:.2g}' in ex.canvas['difference'].caption
+    assert ex.canvas['full'].image!=photo and ex.canvas['full'].heat==b'' and ex.error is None
+    assert ex.save(tmp_path/'f.png').stat().st_size>1000 and ex.save(tmp_path/'f.html').stat().st_size>1000
+    ex.show.value = 'row'
+    assert ex.canvas['full'].image==photo
+
+def test_another_image(ex):
+    import io
+    from PIL import Image
+    png = io.BytesIO()
+    Image.new('RGB', (64,64), 'red').save(png, 'PNG')
+    ex.upload.value = ({'name': 'a.png', 'type': 'image/png', 'size': 1, 'content': png.getvalue(), 'last_modified': datetime.datetime.now()},)
+    assert ex.error is None and ex.maps.grid==(8,8) and ex.canvas['full'].grid==[8,8] and ex.result['full'][0].shape==(8,8)
+
+@pytest.mark.browser
+def test_maps_stay_side_by_side(dino, page, tmp_path):
+    ex = AttentionExplorer(dino, torch.rand(3,96,128, generator=torch.Generator().manual_seed(0)), '2*2x2', layer=1)
+    for show in ('row','pca','alike'):
+        ex.set_state(dict(show=show, multiples='sinks'))
+        for width in (700,1000):
+            page.set_viewport_size(dict(width=width, height=900))
+            page.goto(ex.save(tmp_path/f'{show}.html').as_uri())
+            boxes = [page.locator('canvas').nth(i).bounding_box() for i in range(3)]
+            assert len({round(b['y']) for b in boxes})==1 and all(b['width']>150 for b in boxes)
+            assert page.evaluate('document.documentElement.scrollWidth')<=width
+    labels = page.locator('canvas').evaluate_all('all => all.map(e => e.getAttribute("aria-label"))')
+    assert len(labels)==5 and all(labels)
+    page.locator('canvas').nth(1).hover()
+    page.locator('.winwin-readout', has_text='row').wait_for()
+    page.mouse.move(1, 1)
+    assert page.locator('.winwin-readout').nth(1).inner_text()=='' # a read-out goes with the mouse
+    assert not page.problems
 
 def test_encoders_of_timm():
     import timm
@@ -284,12 +364,21 @@ def kernel_bytes():
 
 def live_tensors(): return sum(type(o) is torch.Tensor for o in gc.get_objects())
 
-@pytest.mark.parametrize('kind', ['attention', 'temperature'])
+class Foreign(torch.nn.Module):
+    "A model that knows nothing of this library"
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Conv2d(3, 32, 8, 8)
+        self.blocks = torch.nn.Sequential(*(torch.nn.TransformerEncoderLayer(32, 2, 32, batch_first=True) for _ in range(2)))
+    def forward(self, img): return self.blocks(self.embed(img).flatten(2).mT)
+
+@pytest.mark.parametrize('kind', ['attention', 'temperature', 'foreign'])
 def test_memory_does_not_grow(seg, kind):
-    ex = (AttentionExplorer if kind=='attention' else TemperatureExplorer)(seg, IMG, '2x3')
+    model = Foreign().eval().requires_grad_(False) if kind=='foreign' else seg
+    ex = (TemperatureExplorer if kind=='temperature' else AttentionExplorer)(model, IMG, '2x3')
     ids = ex.maps.windows[0].index()[0].tolist()
     def poke(i):
-        if kind=='attention': ex.canvas['full'].tokens = [ids[i%18]]
+        if kind!='temperature': ex.canvas['full'].tokens = [ids[i%18]]
         ex.tau.value = .6+i%100/100
         if i%5==0: ex.layer.value = list(ex.maps.layers)[i//5%2]
     for i in range(40): poke(i)

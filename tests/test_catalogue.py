@@ -68,3 +68,55 @@ def test_a_shape_that_lies_about_its_size(tmp_path):
     notes = dict(categories=[dict(id=1, name='cup')], images=[dict(id=1, file_name='a.png', height=32, width=24)], annotations=[])
     (tmp_path/'n.json').write_text(json.dumps(notes))
     with pytest.raises(ValueError, match='a.png is 24x32 pixels, the JSON says 32x24'): c.CocoShapes(tmp_path, tmp_path/'n.json')[0]
+
+# -------------------------------------------------------------------------------- from the command line
+SMALL = '--model winwin_seg_micro --windows 2x1 --steps 1 --batch-size 1 --warmup 0 --workers 0'.split()
+
+def command(*words):
+    from winwin.cli import main
+    with pytest.raises(SystemExit) as e: main([str(o) for o in words])
+    return e.value.code
+
+def imitate_cityscapes(at, n):
+    for split in ('train','val'):
+        for i in range(n):
+            name = f'{split}/town/town_{i:06d}_000000'
+            save(at/'leftImg8bit'/f'{name}_leftImg8bit.png', GREY)
+            save(at/'gtFine'/f'{name}_gtFine_labelIds.png', np.full((24,32), (7,26)[i%2], np.uint8))
+
+def imitate_voc(at, n):
+    for split in ('train','val'):
+        names = [f'{split}_{i}' for i in range(n)]
+        for i,name in enumerate(names):
+            save(at/'VOCdevkit/VOC2012/JPEGImages'/f'{name}.jpg', GREY)
+            save(at/'VOCdevkit/VOC2012/SegmentationClass'/f'{name}.png', np.full((24,32), (0,15)[i%2], np.uint8))
+        (at/'VOCdevkit/VOC2012/ImageSets/Segmentation').mkdir(parents=True, exist_ok=True)
+        (at/f'VOCdevkit/VOC2012/ImageSets/Segmentation/{split}.txt').write_text('\n'.join(names))
+
+@pytest.mark.parametrize('preset,kind,imitate', [('cityscapes-seg', c.Cityscapes, imitate_cityscapes), ('voc-seg', c.PascalVOC, imitate_voc)])
+def test_presets_train_on_imitations(preset, kind, imitate, tmp_path, monkeypatch, capsys):
+    "An incomplete download is refused with its count; with as many images as there should be, a step is trained and scored"
+    imitate(tmp_path/'data', 2)
+    assert command('train', preset, '--root', tmp_path/'data', *SMALL, '--out', tmp_path/'run')==1
+    assert '2 ' in (err := capsys.readouterr().err) and str(kind.counts['train']) in err.replace(',', '')
+    monkeypatch.setattr(kind, 'counts', dict.fromkeys(kind.counts, 2))
+    assert command('train', preset, '--root', tmp_path/'data', *SMALL, '--out', tmp_path/'run')==0
+    assert 'IoU %' in capsys.readouterr().out
+
+def test_hub_data_by_name(tmp_path, capsys):
+    "A table with columns of any name; without a validation split some rows are held out"
+    datasets = pytest.importorskip('datasets')
+    rows = datasets.Dataset.from_dict(dict(photo=[Image.fromarray(GREY)]*5, mask=[Image.fromarray(np.full((24,32), i%2, np.uint8)) for i in range(5)]),
+        features=datasets.Features(photo=datasets.Image(), mask=datasets.Image()))
+    datasets.DatasetDict(train=rows).save_to_disk(tmp_path/'table')
+    words = 'train', 'folder-seg-tiny', '--data', f'hf:{tmp_path}/table', '--classes', 'wall', 'lamp', *SMALL, '--size', 'None', '--head', 'linear'
+    assert command(*words, '--images-in', 'photo', '--targets-in', 'mask', '--out', tmp_path/'run')==0
+    assert 'IoU %' in capsys.readouterr().out
+    assert command(*words, '--images-in', 'picture', '--targets-in', 'mask', '--out', tmp_path/'other')==1
+    assert "no column 'picture'; the table has photo, mask" in capsys.readouterr().err
+
+def test_held_out_rows_are_others():
+    from winwin.data.folders import hold_out
+    data = c.HubItems([dict(image=GREY, label=np.full((24,32), i, np.uint8)) for i in range(10)], labels='label')
+    seen = [{hold_out(data, .3, train)[i]['labels'][0,0].item() for i in range(len(hold_out(data, .3, train)))} for train in (True,False)]
+    assert seen[0]|seen[1]==set(range(10)) and not seen[0]&seen[1] and len(seen[1])==3

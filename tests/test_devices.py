@@ -111,6 +111,12 @@ class Foreign(nn.Module):
 
 def foreign(device):
     maps = AttentionRecorder(Foreign().eval().to(device), SCENES['image'][0], '2x4')
+    prefix_share(maps.look(list(maps.layers)[0]))
+    feature_moves(maps)
+    x = maps.features(list(maps.layers)[0])
+    feature_similarity(x, [3])
+    feature_norms(x)
+    feature_colors([x])
     return [maps.look(n, view).q for n in maps.layers for view in ('windows','full')]
 
 def captured(device):
@@ -251,6 +257,7 @@ CALLS = {
     'heat_bytes to_images image_bytes': lambda d: [heat_bytes(torch.rand(8,12, device=d)), to_images(torch.rand(3,16,16, device=d)), image_bytes(torch.rand(3,16,16, device=d))],
     'fit_image': lambda d: fit_image(torch.rand(3,65,99).to(d), 8),
     'check_range': lambda d: [check_range(x := torch.rand(3,16,16, device=d)), x][1],
+    'check_bands': lambda d: [check_bands(x := torch.rand(5,16,16, device=d), torch.full((5,), .5), torch.full((5,), .3)), x][1],
     'Augment FlowAugment': lambda d: [Augment(scale=(.5,.6))(on(d, SEG[0])), FlowAugment((48,64), erase=1.)(on(d, PAIRS[0]))],
     'DrivingWorld LayeredFlow color_labels': lambda d: [color_labels(DrivingWorld((64,96), length=2, pair=True, device=d)[0]['labels']), LayeredFlow((64,96), length=2, device=d)[0]],
 
@@ -286,7 +293,7 @@ CALLS = {
     'compare_attention AttentionComparison make_views View TokenMeans layer_means': lambda d: [compare_attention(tiny().to(d), imgs, w).table() for imgs in (SCENES['image'],SCENES['image'].to(d)) for w in ('2x4',W,W.to(d),'crop:4')],
     'compare_attention; two frames': lambda d: compare_attention(tiny('flow', head='linear').to(d), (FRAMES['image'],FRAMES['image2']), '2x4').table(),
     'AttentionRecorder RecordedLayer LayerCurves TokenRows curve_map token_panels token_stats read_with': look_at_attention,
-    'AnyModel CalledLayer FusedCall call_model find_patch find_layers look_at_calls watch_calls knows_layers': foreign,
+    'AnyModel CalledLayer FusedCall call_model find_patch find_layers look_at_calls watch_calls knows_layers prefix_share feature_moves feature_similarity feature_norms feature_colors': foreign,
     'AttentionRecorder; cross': lambda d: look_at_attention(d, cross=True),
     'mosaic normalize_images': lambda d: [mosaic([torch.rand(2,8,12, device=d)]*3), normalize_images(tiny().to(d), SCENES['image'].to(d))],
 

@@ -241,7 +241,7 @@ def test_a_path_and_a_picture(tmp_path):
     to_pil_image(IMG).save(tmp_path/'a.png')
     for img in (tmp_path/'a.png', str(tmp_path/'a.png'), to_pil_image(IMG)): assert WindowExplorer(img, '1x3', MODEL, patch=8).canvas.grid==[12,20]
     with pytest.raises(FileNotFoundError): WindowExplorer(tmp_path/'b.png')
-    with pytest.raises(ValueError, match='no image'): WindowExplorer(torch.rand(2,8,8))
+    with pytest.raises(ValueError, match='no image'): WindowExplorer(torch.rand(8,8))
 
 def test_time_is_by_operations_until_it_is_measured(windows):
     a = windows.numbers()

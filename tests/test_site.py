@@ -91,7 +91,7 @@ def search(page, url, words):
 @pytest.mark.browser
 @pytest.mark.parametrize('words,fits', {
     'sample_windows': 'windows/sampling', 'finetune': 'howto/finetune', 'lora': 'howto/finetune', 'custom task': 'howto/own_task',
-    'custom head': 'howto/own_head', 'multispectral': 'howto/own_model', 'quickstart': 'howto/quickstart', 'citation': 'paper',
+    'custom head': 'howto/own_head', 'multispectral': 'tutorials/five_bands', 'in_chans': 'howto/own_model', 'quickstart': 'howto/quickstart', 'citation': 'paper',
     'deploy': 'howto/deploy', 'multi gpu': 'howto/several_gpus', 'mixed precision': 'howto/several_gpus', 'own dataset': 'howto/own_dataset'}.items())
 def test_search_finds(words, fits, url, page):
     found = search(page, url, words)

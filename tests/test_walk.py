@@ -26,6 +26,18 @@ def picture(path, size, seed, kind='RGB'):
     if kind=='RGB': to_pil_image(torch.rand(3,*size, generator=rng)).save(path)
     else: to_pil_image(torch.randint(0, 3, (1,*size), generator=rng, dtype=torch.uint8)).save(path)
 
+def five_bands(tmp_path):
+    "The task and files like those that the page on five bands makes"
+    import numpy as np, tifffile
+    cells = json.loads((ROOT/'nbs/tutorials/five_bands.ipynb').read_text(encoding='utf-8'))['cells']
+    task = next(s for s in (''.join(c['source']) for c in cells) if s.startswith('source = """'))
+    (tmp_path/'height.py').write_text(task.split('"""')[1])
+    for part in ('images','height'): (tmp_path/'fields'/part).mkdir(parents=True)
+    for i in range(5):
+        bands = np.random.default_rng(i).integers(0, 4000, (96,128,5)).astype(np.uint16)
+        tifffile.imwrite(tmp_path/f'fields/images/{i}.tif', bands, photometric='minisblack', planarconfig='contig')
+        np.save(tmp_path/f'fields/height/{i}.npy', bands[...,0]/1000+.1)
+
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
     "A folder with what the pages assume: own images with labels, photographs, frames, a file of weights"
@@ -42,6 +54,7 @@ def fresh(tmp_path, monkeypatch):
     cells = json.loads((ROOT/'nbs/howto/own_task.ipynb').read_text(encoding='utf-8'))['cells']
     task = next(s for s in (''.join(c['source']) for c in cells) if s.startswith('source = """'))
     (tmp_path/'my_tasks.py').write_text(task.split('"""')[1]) # the file that the page on own tasks shows
+    five_bands(tmp_path)
     save_file(timm.create_model('vit_tiny_patch16_224').state_dict(), tmp_path/'deit_tiny_patch16_224.safetensors')
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -223,10 +223,10 @@ def test_guidance(lab, page):
     canvas.press(key)
     keyed = until(lambda: (o := boxes())[0][1]==at[1]+step and o)
     right(keyed)
-    for _ in range(6): _slider(page, 'stochasticity').press('ArrowLeft') # to 0
+    for _ in range(6): _slider(page, 'noise on votes').press('ArrowLeft') # to 0
     until(lambda: ask('guidance.stochasticity.value')<1e-9)
     right(keyed, stochasticity=0.)
-    _slider(page, 'windows M').press('ArrowRight')
+    _slider(page, 'windows in frame 2').press('ArrowRight')
     until(lambda: ask('len(guidance.result.chosen)')==3)
     right(keyed, 3, 0.)
     page.click('button:text-is("Reseed")')
@@ -251,9 +251,9 @@ def seen():
     with torch.no_grad(), capture(model, 'encoder') as seen: model(example_scene(model).frames[None])
     return seen
 
-def self_probability_of(token, layer=3, tau=1.): # encoder 3 is what the explorer opens with
-    from winwin.attention.statistics import self_probability
-    return self_probability(seen()[layer].q, seen()[layer].k, tau)[0,:,token].mean().item()
+def entropy_of(token, layer=3, tau=1.): # encoder 3 is what the explorer opens with
+    from winwin.attention.statistics import attention_entropy
+    return attention_entropy(seen()[layer].q, seen()[layer].k, tau)[0,:,token].mean().item()
 
 def caption(canvas): return canvas.locator('xpath=ancestor::*[contains(@class,"winwin-canvas")]').locator('.winwin-caption').inner_text()
 
@@ -262,19 +262,19 @@ def test_attention(lab, page, tmp_path):
     ask = lab.open(page, 'attention')
     first,(H,W) = ask('attention.numbers()'),ask('attention.maps.grid')
     full,tau = _canvas(page, 'attention in the full image'),_canvas(page, 'attention in full, with a temperature')
-    number = lambda c: float(re.search(r'self-probability ([\d.e-]+)', caption(c))[1])
+    number = lambda c: float(re.search(r'entropy ([\d.e-]+)', caption(c))[1])
     before = paint(full)
     page.mouse.click(*_token(full, 15, 12, (H,W)))
     page.locator('.winwin-explorer table', has_text='row 15, column 12').wait_for()
     value = lambda: float(ask('attention.tau.value'))
     assert ask('attention.choice.tokens')==[15*W+12] and paint(full)!=before
-    assert number(full)==pytest.approx(self_probability_of(15*W+12), rel=6e-3)
-    assert number(tau)==pytest.approx(self_probability_of(15*W+12, tau=value()), rel=6e-3)
-    assert ask('attention.numbers()["full: self-probability"]')==pytest.approx(self_probability_of(15*W+12), rel=1e-3)
+    assert number(full)==pytest.approx(entropy_of(15*W+12), rel=6e-3)
+    assert number(tau)==pytest.approx(entropy_of(15*W+12, tau=value()), rel=6e-3)
+    assert ask('attention.numbers()["full: entropy"]')==pytest.approx(entropy_of(15*W+12), rel=1e-3)
     # arrow keys, and a second token
     full.press('ArrowRight'); full.press('ArrowUp')
     page.locator('.winwin-explorer table', has_text='row 14, column 13').wait_for()
-    assert number(full)==pytest.approx(self_probability_of(14*W+13), rel=6e-3)
+    assert number(full)==pytest.approx(entropy_of(14*W+13), rel=6e-3)
     page.keyboard.down('Shift'); page.mouse.click(*_token(full, 3, 3, (H,W))); page.keyboard.up('Shift')
     page.locator('.winwin-explorer table', has_text='2 tokens').wait_for()
     page.mouse.click(*_token(full, 15, 12, (H,W)))
@@ -284,10 +284,10 @@ def test_attention(lab, page, tmp_path):
     for _ in range(5): _slider(page, 'tau').press('ArrowRight')
     until(lambda: f'tau {old+.05:.2f}' in caption(tau))
     assert value()==pytest.approx(old+.05)
-    assert number(tau)==pytest.approx(self_probability_of(15*W+12, tau=old+.05), rel=6e-3)
+    assert number(tau)==pytest.approx(entropy_of(15*W+12, tau=old+.05), rel=6e-3)
     # another layer
     choose(page, 'layer', 'encoder 2')
-    until(lambda: number(full)==pytest.approx(self_probability_of(15*W+12, 2), rel=6e-3))
+    until(lambda: number(full)==pytest.approx(entropy_of(15*W+12, 2), rel=6e-3))
     # a layer and head among the small pictures
     tiles = _canvas(page, 'all layers and heads')
     (h,w),whole = ask('attention.step'),ask('attention.tiles.grid')
@@ -315,7 +315,7 @@ def test_attention(lab, page, tmp_path):
     page.locator('.winwin-caption', has_text='tau 2.00').wait_for()
     until(lambda: paint(maps[2])!=before[2])
     # the full image has no temperature: its numbers stay, while its colours follow the scale of the three maps
-    assert caption(maps[1])==said[1] and 'self-probability' in said[1] and caption(maps[2])!=said[2]
+    assert caption(maps[1])==said[1] and 'entropy' in said[1] and caption(maps[2])!=said[2]
     maps[1].hover()
     page.locator('.winwin-readout', has_text='row').wait_for()
     clean(page)
@@ -332,7 +332,7 @@ def read_at(tau):
     maps = AttentionRecorder(bundled_model(), example_scene(bundled_model()).frames)
     stats,name = LayerCurves(maps),list(maps.layers)[-1]
     (plain,_),(out,now) = (read_with(maps, dict.fromkeys(maps.layers, t), stats.tokens) for t in (1.,tau))
-    return {'mean self, windows': stats.windows[name]['self'].mean().item(), 'mean self, full, with tau': now[name]['self'].mean().item(),
+    return {'mean entropy, windows': stats.windows[name]['entropy'].mean().item(), 'mean entropy, full, with tau': now[name]['entropy'].mean().item(),
             'change': task_of(maps.model).difference(plain, out)[0]}
 
 @pytest.mark.browser

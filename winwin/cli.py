@@ -220,6 +220,7 @@ class Predict:
     largest:float|Literal['all']|None=None  # Flow: length in full colour; all = the longest of all
     submission:str|None=None                # Flow: SOURCE is sintel, kitti2015, kitti2012 or spring
     position_scale:float|None=None          # Factor of token positions: training size / test size
+    bands:tuple[int,int,int]|None=None      # Bands to show as red, green and blue, counted from 0
     overwrite:bool=False                    # Replace existing files
     device:str='auto'                       # Device: cpu, cuda, ...; auto = a GPU if there is one
 
@@ -235,7 +236,8 @@ class Predict:
             colors = read_palette(self.palette)
             classes = model.saved['extra'].get('classes') or colors
             options['palette'] = colors[:len(classes)] # a published set may have more
-        predictor = Predictor(model, self.mode, self.size, self.overlap, self.weights, **options)
+        predictor = Predictor(model, self.mode, self.size, self.overlap, self.weights,
+                              bands=self.bands, **options)
         with warnings.catch_warnings(): # the report has them
             warnings.simplefilter('ignore')
             return self._predict(predictor, Path(self.source))
@@ -605,11 +607,14 @@ class Lab:
     port:int|None=None      # Port to listen on; none = the first free one
     browser:Annotated[bool, tyro.conf.arg(help='Do not open the browser')]=True # Open the browser
     folder:str='winwin-lab' # Folder for the notebooks; existing files are kept
+    model:str|None=None     # Yours: a run, a bundled name, a name of transformers or timm
+    image:str|None=None     # Your image; two with a comma between for a flow model
 
     def run(self, kind:str='lab')->int: # 0, or 1 if the server ended on its own
         "Serve until Ctrl-C"
         from winwin.workbench.lab import run_lab
-        return run_lab(self.explorer, self.port, self.browser, self.folder, kind)
+        return run_lab(self.explorer, self.port, self.browser, self.folder, kind, self.model,
+                       self.image)
 
 @dataclass
 class App(Lab):

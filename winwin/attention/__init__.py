@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from .any_model import find_patch, call_model, CalledLayer, AnyModel, NotSeen, look_at_calls
     from .any_model import find_layers
     from .recorder import RecordedLayer, AttentionRecorder, normalize_images
-    from .token_maps import TokenRows, token_panels, layer_rows, mosaic, tau_curve, curve_map
-    from .token_maps import token_stats, LayerCurves, read_with
+    from .token_maps import TokenRows, prefix_share, token_panels, layer_rows, mosaic, tau_curve
+    from .token_maps import curve_map, token_stats, LayerCurves, read_with
+    from .features import feature_colors, feature_similarity, feature_norms, feature_moves
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'attention_sums': 'statistics', 'head_taus': 'statistics', 'self_probability': 'statistics',
@@ -27,9 +28,12 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'AnyModel': 'any_model', 'NotSeen': 'any_model', 'look_at_calls': 'any_model',
     'find_layers': 'any_model',
     'RecordedLayer': 'recorder', 'AttentionRecorder': 'recorder', 'normalize_images': 'recorder',
-    'TokenRows': 'token_maps', 'token_panels': 'token_maps', 'layer_rows': 'token_maps',
-    'mosaic': 'token_maps', 'tau_curve': 'token_maps', 'curve_map': 'token_maps',
-    'token_stats': 'token_maps', 'LayerCurves': 'token_maps', 'read_with': 'token_maps',
+    'TokenRows': 'token_maps', 'prefix_share': 'token_maps', 'token_panels': 'token_maps',
+    'layer_rows': 'token_maps', 'mosaic': 'token_maps', 'tau_curve': 'token_maps',
+    'curve_map': 'token_maps', 'token_stats': 'token_maps', 'LayerCurves': 'token_maps',
+    'read_with': 'token_maps',
+    'feature_colors': 'features', 'feature_similarity': 'features', 'feature_norms': 'features',
+    'feature_moves': 'features',
 }
 __all__ = [*_HOME]
 

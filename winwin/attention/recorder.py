@@ -7,8 +7,9 @@ __all__ = ['RecordedLayer', 'AttentionRecorder', 'normalize_images']
 
 # %% ../../nbs/attention/03_recorder.ipynb #2427faef
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 import torch, torch.nn.functional as F, torch.nn as nn
 from torch import Tensor
 from ..machine import evaluating, patch, patch_property
@@ -48,15 +49,16 @@ class RecordedLayer:
 # %% ../../nbs/attention/03_recorder.ipynb #c1c6aa00
 @patch
 def find(self:RecordedLayer,
-    tokens:int|Sequence[int], # Flat row-major ids in the grid
+    tokens:int|Sequence[int], # Flat row-major ids in the grid; -1, -2 ... for those in front
 )->Tensor: # (n,)
-    "Indices of image tokens among the queries"
+    "Indices of tokens among the queries"
     want = torch.as_tensor(tokens, device='cpu').reshape(-1)
     if not len(want): raise ValueError('no tokens are given; give at least one')
     hit = want[:,None]==self.ids
-    if lost := want[~hit.any(1)].tolist():
+    front = (want<0) & (want>=-self.prefix)
+    if lost := want[~(hit.any(1)|front)].tolist():
         raise NotSeen(f'tokens {lost} are not seen: choose some inside the windows')
-    return hit.int().argmax(1)+self.prefix
+    return torch.where(front, -1-want, hit.int().argmax(1)+self.prefix)
 
 @patch
 def grid(self:RecordedLayer,
@@ -92,7 +94,8 @@ class AttentionRecorder:
             needs = 'two frames: give a pair of images' if self.pair else 'one image, not a pair'
             raise ValueError(f'{type(model).__name__} takes {needs}')
         imgs = img if self.pair else [img]
-        self.imgs = tuple(fit_image(o, self.patch, tokens) for o in imgs) # in [0,1], to show
+        own = _own_statistics(model)
+        self.imgs = tuple(fit_image(o, self.patch, tokens, own) for o in imgs) # as read, to show
         if len({o.shape for o in self.imgs})>1:
             raise ValueError('the two frames have different sizes')
         self._find_layers()
@@ -131,6 +134,12 @@ def _find_layers(self:AttentionRecorder):
 def grid(self:AttentionRecorder)->tuple[int,int]:
     "Token grid (H,W) of the image"
     return tuple(n//self.patch for n in self.imgs[0].shape[-2:])
+
+def _own_statistics(model):
+    "Mean and deviation of the bands of a model or an encoder; none for photographs"
+    if hasattr(model, 'own_statistics'): return model.own_statistics
+    found = image_statistics(model)
+    return None if len(found['mean'])==3 else tuple(torch.tensor(v) for v in found.values())
 
 @patch_property
 def device(self:AttentionRecorder)->torch.device:
@@ -208,13 +217,17 @@ def visit(self:AttentionRecorder,
         look = None if getattr(layer, 'reason', '') else self.record(key, name, q, k)
         if look is not None: see(look)
         if not todo: raise _Enough
+    try: self._run(*self._inputs(key), show)
+    except _Enough: pass
+
+@patch
+def _inputs(self:AttentionRecorder, key):
+    "Images, windows and temperatures of a view"
     imgs = [o.to(self.device) for o in self.imgs]
     if not isinstance(self.model, (DenseModel,FlowModel)):
         imgs = [normalize_images(self.model, o) for o in imgs]
     windows = self.windows if key=='windows' else []
-    taus = self.taus if key=='tau' else dict.fromkeys(self.layers, 1.)
-    try: self._run(imgs, windows, taus, show)
-    except _Enough: pass
+    return imgs,windows,self.taus if key=='tau' else dict.fromkeys(self.layers, 1.)
 
 @patch
 def _run(self:AttentionRecorder, imgs, windows, taus, show):
@@ -279,3 +292,74 @@ def look(self:AttentionRecorder,
     self.kept[key] = self.kept.pop(key) # to the end: last used, last to go
     while len(self.kept)>1 and size(self.kept)>self.memory: self.kept.pop(next(iter(self.kept)))
     return self.kept[key]
+
+# %% ../../nbs/attention/03_recorder.ipynb #d7d1a915
+@patch
+def features(self:AttentionRecorder,
+    name:str,        # Attention layer
+    view:str='full', # 'windows', 'full' or 'tau'
+)->Tensor: # (H,W,C) float32 on the CPU, nan where nothing is seen
+    "Tokens after the block of a layer, class and register tokens left out"
+    names = list(self.layers)
+    if name not in names: raise ValueError(f'no layer {name!r}; there are {", ".join(names)}')
+    key = self.view_key(view)
+    if (key,name,'x') not in self.kept:
+        got = self._run_blocks(key, names[:names.index(name)+1])
+        if name not in got:
+            raise ValueError(f'the block of {name} returns nothing with one entry per token')
+        for n,x in got.items():
+            room = self.memory//2-sum(o.nbytes for o in self.kept.values())
+            if n==name or x.nbytes<=room: self.kept[key,n,'x'] = x
+    return self.kept[key,name,'x']
+
+# %% ../../nbs/attention/03_recorder.ipynb #6947129c
+@patch
+def _run_blocks(self:AttentionRecorder, key, names):
+    "Features of some layers, by name"
+    model = self.model.model if isinstance(self.model, AnyModel) else self.model
+    modules = dict(model.named_modules())
+    got = {}
+    done = set()
+    def note(name, last, module, args, out):
+        x = None if name in done else self._on_grid(key, out)
+        if x is not None: got[name] = x
+        if last: done.add(name) # the second frame does not count
+        if names[-1] in done: raise _Enough
+    with ExitStack() as undo:
+        for name in names:
+            around = self._blocks_of(name)
+            for at in around:
+                hook = modules[at].register_forward_hook(partial(note, name, at==around[0]))
+                undo.callback(hook.remove)
+        imgs,windows,taus = self._inputs(key)
+        try: self._run(imgs, windows, taus, lambda *call: None)
+        except _Enough: pass
+    return got
+
+@patch
+def _blocks_of(self:AttentionRecorder, name):
+    "Modules around a layer without another layer of its kind, the outermost first"
+    parts = name.split(':')[0].split('.')
+    paths = ['.'.join(parts[:i+1]) for i in range(len(parts))]
+    same = [f'{n}.' for n,kind in self.kinds.items() if kind==self.kinds[name]]
+    alone = [p for p in paths if sum(n.startswith(f'{p}.') for n in same)==1]
+    return alone or paths[-1:]
+
+# %% ../../nbs/attention/03_recorder.ipynb #04d9faad
+@patch
+def _on_grid(self:AttentionRecorder, key, out):
+    "What a module returns as a map of tokens (H,W,C); none if it is something else"
+    out = out[0] if isinstance(out, (tuple,list)) and out else out
+    if not isinstance(out, Tensor): return None
+    H,W = self.grid
+    if out.shape[1:3]==self.grid and out.ndim==4: out = out.flatten(1, 2)
+    if out.ndim!=3: return None
+    w = self.windows[0] if key=='windows' else Windows.full(self.grid)
+    for n in dict.fromkeys([w.num_tokens,H*W]): # a foreign model has all tokens, even in windows
+        if not 0<=out.shape[1]-n<=32: continue
+        x = out[0,out.shape[1]-n:].detach().float().cpu()
+        at = w.index()[0].cpu()
+        full = x.new_full((H*W,x.shape[1]), torch.nan)
+        full[at] = x if n==w.num_tokens else x[at]
+        return full.unflatten(0, (H,W))
+    return None

@@ -4,9 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .images import IMAGE_SUFFIXES, LABEL_SUFFIXES, DEPTH_SUFFIXES, open_image, read_image
-    from .images import stored_size, turned_text, read_labels, read_depth, to_images, check_range
-    from .images import load_image, fit_image, find_files, describe_folder, suffix_text, size_text
+    from .images import IMAGE_SUFFIXES, LABEL_SUFFIXES, DEPTH_SUFFIXES, open_image, image_bands
+    from .images import read_bands, read_image, stored_size, turned_text, read_labels, read_depth
+    from .images import to_images, check_range, check_bands, load_image, fit_image, find_files
+    from .images import find_images, describe_folder, suffix_text, size_text
     from .pictures import ERROR_STEPS, check_flow, full_precision, mark_unknown, flow_wheel
     from .pictures import flow_to_color, wheel_picture, show_wheel, show_flow, show_arrows, warp
     from .pictures import show_warp, flow_error_map, error_shades, show_flow_error, class_palette
@@ -22,17 +23,18 @@ if TYPE_CHECKING:
     from .augment import Augment, FlowAugment
     from .catalogue import need_folders, Cityscapes, ADE20K, PascalVOC, CocoPanoptic, CocoNotes
     from .catalogue import read_coco, segments_to_classes, CocoShapes, paint_shapes, KITTIDepth
-    from .catalogue import DIODE, HubItems, open_hub
-    from .items import ITEM_MAPS, as_item, item_text, first_checked, Careful, raise_errors
-    from .items import too_small, usual_size
+    from .catalogue import DIODE, HubItems, open_hub, hub_splits
+    from .items import ITEM_MAPS, as_item, item_text, first_checked, band_statistics
+    from .items import band_arguments, Careful, raise_errors, too_small, usual_size
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'IMAGE_SUFFIXES': 'images', 'LABEL_SUFFIXES': 'images', 'DEPTH_SUFFIXES': 'images',
-    'open_image': 'images', 'read_image': 'images', 'stored_size': 'images',
-    'turned_text': 'images', 'read_labels': 'images', 'read_depth': 'images',
-    'to_images': 'images', 'check_range': 'images', 'load_image': 'images', 'fit_image': 'images',
-    'find_files': 'images', 'describe_folder': 'images', 'suffix_text': 'images',
-    'size_text': 'images',
+    'open_image': 'images', 'image_bands': 'images', 'read_bands': 'images',
+    'read_image': 'images', 'stored_size': 'images', 'turned_text': 'images',
+    'read_labels': 'images', 'read_depth': 'images', 'to_images': 'images',
+    'check_range': 'images', 'check_bands': 'images', 'load_image': 'images',
+    'fit_image': 'images', 'find_files': 'images', 'find_images': 'images',
+    'describe_folder': 'images', 'suffix_text': 'images', 'size_text': 'images',
     'ERROR_STEPS': 'pictures', 'check_flow': 'pictures', 'full_precision': 'pictures',
     'mark_unknown': 'pictures', 'flow_wheel': 'pictures', 'flow_to_color': 'pictures',
     'wheel_picture': 'pictures', 'show_wheel': 'pictures', 'show_flow': 'pictures',
@@ -58,9 +60,10 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'PascalVOC': 'catalogue', 'CocoPanoptic': 'catalogue', 'CocoNotes': 'catalogue',
     'read_coco': 'catalogue', 'segments_to_classes': 'catalogue', 'CocoShapes': 'catalogue',
     'paint_shapes': 'catalogue', 'KITTIDepth': 'catalogue', 'DIODE': 'catalogue',
-    'HubItems': 'catalogue', 'open_hub': 'catalogue',
+    'HubItems': 'catalogue', 'open_hub': 'catalogue', 'hub_splits': 'catalogue',
     'ITEM_MAPS': 'items', 'as_item': 'items', 'item_text': 'items', 'first_checked': 'items',
-    'Careful': 'items', 'raise_errors': 'items', 'too_small': 'items', 'usual_size': 'items',
+    'band_statistics': 'items', 'band_arguments': 'items', 'Careful': 'items',
+    'raise_errors': 'items', 'too_small': 'items', 'usual_size': 'items',
 }
 __all__ = [*_HOME]
 

@@ -124,6 +124,10 @@ def _parts(n, m, s, place):
     return slice(0, n),slice(start, start+part)
 
 # %% ../../nbs/data/05_augment.ipynb #6f184c29
+def _is_photo(x):
+    "Whether images (...,C,h,w) are colours in [0,1], not bands on a scale of their own"
+    return x.shape[-3]==3 and x.amin()>=-1e-3 and x.amax()<=1.001
+
 def _reframe(item, size, scale, place, kinds):
     "The maps of an item in a frame of `size`, magnified by `scale` (y,x)"
     H,W = item['image'].shape[-2:]
@@ -137,7 +141,7 @@ def _reframe(item, size, scale, place, kinds):
         out[k] = _resize(x[part], kind, to, valid)[0]
         if to!=tuple(size):
             ground = torch.as_tensor(kind.fill, dtype=x.dtype, device=x.device).view(-1,1,1)
-            if ground.numel() not in (1,*x.shape[-3:-2]): ground = ground.mean() # bands, not RGB
+            if kind.smooth and not _is_photo(x): ground = x.mean((-2,-1), keepdim=True)[0]
             ground = ground.expand(*x.shape[:-2], *size)[0].clone()
             ground[...,new_y,new_x] = out[k]
             out[k] = ground
@@ -185,11 +189,19 @@ def rotate_item(
 
 def _jitter(x, strength, u, order):
     "Colour jitter as torchvision's `ColorJitter` draws it, from four numbers in [0,1) and an order"
+    if not _is_photo(x): return _jitter_bands(x, strength, u)
     ops = TF.adjust_brightness,TF.adjust_contrast,TF.adjust_saturation,TF.adjust_hue
     for i in order:
         lo,hi = (-strength[i],strength[i]) if i==3 else (max(0, 1-strength[i]),1+strength[i])
         if hi>lo: x = ops[i](x, lo+(hi-lo)*u[i])
     return x
+
+def _jitter_bands(x, strength, u):
+    "Contrast around the mean of each band, and a shift of all bands by a share of their deviation"
+    shift,contrast = ((2*u[i]-1)*strength[i] for i in (0,1))
+    if not shift and not contrast: return x
+    mean = x.mean((-2,-1), keepdim=True)
+    return mean + (x-mean)*max(0, 1+contrast) + shift*x.std((-2,-1), keepdim=True)
 
 def _log_uniform(bounds, u):
     "A value between both bounds, uniform in its logarithm for uniform `u` in [0,1]"

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['need_folders', 'Cityscapes', 'ADE20K', 'PascalVOC', 'CocoPanoptic', 'CocoNotes',
            'read_coco', 'segments_to_classes', 'CocoShapes', 'paint_shapes', 'KITTIDepth', 'DIODE',
-           'HubItems', 'open_hub']
+           'HubItems', 'open_hub', 'hub_splits']
 
 # %% ../../nbs/data/06_catalogue.ipynb #e7a5ad7c
 import json
@@ -390,7 +390,7 @@ class HubItems(FileDataset):
         if labels is not None: SegFolder.set_classes(self, num_classes, names, None)
 
     def load(self, i:int)->dict:
-        row = self.rows[i]
+        row = self.rows[int(self.names[i])] # some may be held out
         img,target = (row[o] for o in self.columns)
         img = to_images(img)[0]
         target = torch.from_numpy(np.array(target))
@@ -424,11 +424,22 @@ def open_hub(
     split:str,        # Such as 'train'
 ):
     "The rows of a split of a Hugging Face dataset"
+    found = _load_hub(name)
+    if not isinstance(found, Mapping): return found # it has no splits
+    check_choice('split', split, found)
+    return found[split]
+
+def hub_splits(
+    name:str,         # Name on the hub, or a folder written by `save_to_disk`
+)->list[str]: # Empty if there are no splits
+    "The splits of a Hugging Face dataset"
+    found = _load_hub(name)
+    return list(found) if isinstance(found, Mapping) else []
+
+def _load_hub(name):
+    "What the library datasets makes of a name or a folder"
     try: import datasets
     except ImportError:
         raise ImportError('Hugging Face datasets are read by the library datasets, which is not '
                           'installed: pip install datasets') from None
-    found = datasets.load_from_disk(name) if Path(name).is_dir() else datasets.load_dataset(name)
-    if not isinstance(found, Mapping): return found # it has no splits
-    check_choice('split', split, found)
-    return found[split]
+    return datasets.load_from_disk(name) if Path(name).is_dir() else datasets.load_dataset(name)

@@ -17,9 +17,10 @@ import numpy as np, torch
 from torch import Tensor
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
-from ..machine import patch, plural, read_text
+from ..machine import patch, patch_property, plural, read_text
 from .images import DEPTH_SUFFIXES, IMAGE_SUFFIXES, LABEL_SUFFIXES, describe_folder
-from .images import find_files, read_depth, read_image, read_labels, size_text
+from .images import find_files, find_images, image_bands, read_depth, read_image
+from .images import read_labels, size_text
 from .images import suffix_text, turned_text
 from .pictures import class_palette
 from .flow_files import FLOW_FORMATS, read_flow
@@ -75,7 +76,7 @@ def _pair_up(self:FileDataset, images, targets, kinds, split, suffix, strict, im
     "Set `names`, `images`, `targets` and `missing` of a folder dataset"
     listed = split is not None and str(split).endswith('.txt')
     below = '' if listed or split is None else split
-    image_of = find_files(self.root/images/below, IMAGE_SUFFIXES, image_suffix)
+    image_of = find_images(self.root/images/below, image_suffix)
     target_of = find_files(self.root/targets/below, kinds, suffix)
     want = _listed(self.root/split) if listed else sorted(image_of.keys()|target_of.keys())
     endings = suffix_text(kinds)
@@ -107,6 +108,30 @@ def _listed(path):
     return [str(Path(o).with_suffix('').as_posix()) if o.lower().endswith(IMAGE_SUFFIXES) else o
             for o in lines]
 
+# %% ../../nbs/data/03_folders.ipynb #e568c867
+@patch_property
+def bands(self:FileDataset)->int|None: # None for pictures
+    "How many bands the images have, from the header of the first"
+    if not hasattr(self, '_bands'):
+        pairs = getattr(self, 'files', None)
+        if isinstance(pairs, list): paths = [files[0] for files in pairs[:1]]
+        else: paths = self.__dict__.get('images', ())
+        known = len(paths)>0 and isinstance(paths[0], Path)
+        self._bands = image_bands(paths[0]) if known else None
+    return self._bands
+
+@patch
+def read_alike(self:FileDataset,
+    path:Path, # File of an image
+)->Tensor: # (3,h,w), or (bands,h,w)
+    "Read an image; one with other bands than the first is an error"
+    img = read_image(path)
+    want = self.bands or 3
+    if len(img)!=want:
+        raise ValueError(f'{path} has {plural(len(img), "channel")}, the first image of the folder '
+                         f'{want}; all images of a folder need the same bands')
+    return img
+
 # %% ../../nbs/data/03_folders.ipynb #ab87f664
 def paired_item(
     self:FileDataset, # Dataset with `images`, `targets` and `names`
@@ -115,7 +140,7 @@ def paired_item(
     target:Tensor,    # The target (H,W)
 )->dict: # With image, target and name
     "Item with an image and its target; different sizes are an error"
-    img = read_image(self.images[i])
+    img = self.read_alike(self.images[i])
     if img.shape[1:]!=target.shape:
         raise ValueError(f'{self.targets[i]} is {size_text(target)} pixels, its image '
                          f'{self.images[i]} is {size_text(img)}; both need one size'
@@ -231,7 +256,7 @@ class FlowPairs(FileDataset):
 
     def load(self, i:int)->dict:
         first,second,target,seen = self.files[i]
-        out = dict(image=read_image(first), image2=read_image(second))
+        out = dict(image=self.read_alike(first), image2=self.read_alike(second))
         if target: out['flow'],out['valid'] = self.read_target(target)
         if seen: out['visible'] = self.read_visible(seen)
         for key,file in zip(out, (first,second,target,target,seen)):
@@ -322,12 +347,12 @@ class FlowFolder(FlowPairs):
         if ends is None and images2 is None and here.is_dir() and (self.root/flow).is_dir():
             ends = pair_ends(here, self.root/flow)
         start,end,suffix = ends or ('','',suffix)
-        first = find_files(here, suffix=start)
+        first = find_images(here, start)
         flows = find_files(self.root/flow, tuple(FLOW_FORMATS), suffix)
         if ends is not None: flows = {n: p for n,p in flows.items() if not n.endswith((start,end))}
         order = sorted(first, key=natural_key)
-        if ends is not None: second = find_files(here, suffix=end)
-        elif images2 is not None: second = find_files(self.root/images2)
+        if ends is not None: second = find_images(here, end)
+        elif images2 is not None: second = find_images(self.root/images2)
         else: second = {n: first[m] for n,m in pairwise(order) if Path(n).parent==Path(m).parent}
         self._list_missing(first, second, flows, images, f'{flow}/{{}}{suffix}')
         self.use([(n, first[n], second[n], flows[n], None) for n in order
@@ -363,7 +388,7 @@ class FramePairs(FlowPairs):
         if step<1: raise ValueError(f'step {step} must be at least 1')
         self.root = Path(root)
         self.transform = transform
-        frames = find_files(self.root)
+        frames = find_images(self.root)
         videos = {}
         for n in sorted(frames, key=natural_key): videos.setdefault(Path(n).parent, []).append(n)
         found = [(n,m) for names in videos.values() for n,m in zip(names, names[step:])]
@@ -425,4 +450,5 @@ def hold_out(
 # %% ../../nbs/data/03_folders.ipynb #374d3837
 def _frames(data, i):
     "Files of the images of item `i`"
-    return set(data.files[i][:2]) if hasattr(data, 'files') else {data.images[i]}
+    if hasattr(data, 'files'): return set(data.files[i][:2])
+    return {data.images[i] if hasattr(data, 'images') else data.names[i]}

@@ -13,6 +13,7 @@ import math
 import numpy as np, torch, torch.nn.functional as F
 from torch import Tensor
 from ..machine import in_float64
+from ..windows.layout import rgb_picture
 
 # %% ../../nbs/data/01_pictures.ipynb #2fc5fd79
 def check_flow(
@@ -92,9 +93,8 @@ def _known(flow, valid=None, max_flow=1e4):
 def _arrays(flow, valid=None): return [x.cpu().numpy() for x in _known(flow, valid)]
 
 def _rgb(img):
-    "An image (3,H,W) or (H,W,3) for `imshow`"
-    if isinstance(img, Tensor): img = img.detach().cpu().permute(1,2,0).float().numpy()
-    x = np.asarray(img)
+    "An image (C,H,W) or (H,W,3) for `imshow`"
+    x = rgb_picture(img) if isinstance(img, Tensor) else np.asarray(img)
     return x.clip(0, 1) if x.dtype.kind=='f' else x
 
 def _one(flow):

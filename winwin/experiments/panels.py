@@ -13,9 +13,9 @@ import numpy as np, torch, torch.nn as nn
 from torch import Tensor
 from torch.utils.data import Dataset
 from ..machine import patch
-from ..windows.layout import Windows, show_windows
+from ..windows.layout import Windows, rgb_picture, show_windows
 from ..windows.guidance import bin_flow, match_coverage
-from ..tasks.task import Task, rgb_picture, score_text
+from ..tasks.task import Task, score_text
 from ..inference.modes import predict
 from .html import Html, html_bar, html_code, html_columns, html_drawing
 from .html import html_legend, html_picture, html_table

@@ -16,7 +16,7 @@ from ..machine import check_file, patch
 from ..windows.layout import Windows
 from ..models.heads import FeatureFusion
 from ..models.backbones import TimmEncoder
-from ..models.dense import DenseModel, FlowModel, MatchingModel
+from ..models.dense import DenseModel, FlowModel, MatchingModel, model_bands
 from ..models.controls import fold_temperature
 from ..tasks.task import predict_full
 from ..tasks.registry import task_of
@@ -338,7 +338,7 @@ def _write(whole, path, format, info, size, batch):
     P = whole.model.patch_size
     dims = {0: torch.export.Dim('batch'), 2: P*torch.export.Dim('rows', min=2),
             3: P*torch.export.Dim('columns', min=2)}
-    args = tuple(torch.rand(batch, 3, *size) for _ in range(frames))
+    args = tuple(_example(whole.model, (batch,*size)) for _ in range(frames))
     shapes = (dims,)*frames if info['dynamic'] else None
     if format=='onnx':
         for package in ('onnx','onnxscript','onnxruntime'): _need(package)
@@ -353,6 +353,12 @@ def _write(whole, path, format, info, size, batch):
     onnx.save(path)
 
 # %% ../../nbs/inference/03_export.ipynb #e6fe394e
+def _example(model, shape, generator=None):
+    "Random images of `shape` (B,h,w) with the bands of a model, on their scale"
+    B,h,w = shape
+    x = torch.rand(B,model_bands(model),h,w, generator=generator)
+    return x if model.own_statistics is None else model.mean + model.std*(4*x-2)
+
 @torch.no_grad()
 def _compare(model, file, shapes, tol):
     "Largest difference of a file to its model, relative to the largest value if above 1"
@@ -360,7 +366,7 @@ def _compare(model, file, shapes, tol):
     frames = 2 if isinstance(model, FlowModel) else 1
     worst = 0.
     for B,h,w in shapes:
-        x = [torch.rand(B,3,h,w, generator=rng) for _ in range(frames)]
+        x = [_example(model, (B,h,w), rng) for _ in range(frames)]
         want = predict_full(model, *x)
         got = file(*x)
         if got.shape!=want.shape:
@@ -399,5 +405,6 @@ def _info(model, size, dynamic, batch):
     "What is recorded in a file, as JSON"
     out = dict(winwin=__version__, model=getattr(model, 'config', {}).get('name'),
                patch_size=model.patch_size, dynamic=dynamic)
+    if model_bands(model)!=3: out['bands'] = model_bands(model)
     if not dynamic: out |= dict(size=list(size), batch=batch)
     return out | {k: v for k,v in task_of(model).describe().items() if v is not None}

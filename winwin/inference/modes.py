@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from ..machine import evaluating, plural
 from ..models.heads import ConvNeXtHead, DPTHead, DecoupledDPTHead, Head, LinearHead
 from ..models.heads import UpsampleHead
-from ..models.dense import model_frames
+from ..models.dense import model_bands, model_frames
 from ..tasks.task import Task, predict_full
 from ..tasks.registry import make_task, task_of
 
@@ -222,6 +222,10 @@ def _check_images(model, imgs):
     if not imgs[0].numel() or not all(o.is_floating_point() for o in imgs):
         raise ValueError(f'images {tuple(imgs[0].shape)} of {imgs[0].dtype}; give at least one, '
                          f'floats in [0,1]')
+    if model_frames(model) and imgs[0].shape[1]!=model_bands(model):
+        raise ValueError(f'images of {plural(imgs[0].shape[1], "channel")}, the model takes '
+                         f'{model_bands(model)}; give images with the bands of its training set, '
+                         f'in the same order')
     if bad := [o for o in imgs if o.shape!=imgs[0].shape]:
         raise ValueError(f'frames of {tuple(imgs[0].shape)} and {tuple(bad[0].shape)}; both need '
                          f'one shape (B,3,h,w)')

@@ -19,11 +19,12 @@ from torch import Tensor
 from torchvision.transforms.functional import Image
 from tqdm.auto import tqdm
 from ..machine import patch, pick_device, plural, replace_file
-from ..data.images import find_files, load_image, size_text, to_images
+from ..windows.layout import rgb_picture
+from ..data.images import find_images, load_image, size_text, to_images
 from ..data.folders import natural_key
 from ..models.dense import model_bands, model_frames
 from ..models.hub import load_model
-from ..tasks.task import Task, rgb_picture
+from ..tasks.task import Task
 from ..tasks.flow import uncertainty_shades
 from ..tasks.registry import task_class, task_of
 from .modes import check_tile, predict
@@ -36,6 +37,7 @@ class Prediction:
     images:tuple[Tensor,...] # The image (C,h,w) in [0,1], or both frames
     values:dict[str,Tensor]  # From `Task.decode`, such as `classes` and `scores`, `depth` or `flow`
     name:str=''              # Name of the file, without suffix
+    bands:tuple[int,int,int]|None=None # Bands of the image to show; none = the first ones
 
     @property
     def image(self)->Tensor: return self.images[0]
@@ -67,7 +69,7 @@ def overlay(self:Prediction,
 )->np.ndarray: # (h,w,3) uint8
     "The image tinted with the colours of `Task.paint`"
     color = self.task.paint(self.values, limit)
-    return np.round(alpha*color + (1-alpha)*rgb_picture(self.image)).astype(np.uint8)
+    return np.round(alpha*color + (1-alpha)*rgb_picture(self.image, self.bands)).astype(np.uint8)
 
 @patch
 def color(self:Prediction,
@@ -186,12 +188,16 @@ class Predictor:
         rows:int|str|None='auto',        # With 'full': rows of tokens per band of the head
         device:str|torch.device='auto',  # Where to compute
         task:str|Task|None=None,         # What it predicts; none = the model's task
+        bands:tuple[int,int,int]|None=None, # Bands to show in pictures, from 0; none = the first
         **options,                       # Fields of the task: classes, palette, max_depth, kind
     ):
         self.model = open_model(model, device)
         how = dict(mode=mode, size=size, overlap=overlap, weights=weights, rows=rows)
         self.task = _task_that_fits(self.model, task, options, how)
         self.how = how | dict(task=self.task)
+        self.bands = bands
+        self.own = getattr(self.model, 'own_statistics', None) # of bands, see `check_bands`
+        if bands is not None: rgb_picture(torch.zeros(model_bands(self.model),1,1), bands) # checks
 
     def __repr__(self):
         name = getattr(self.model, 'config', {}).get('name', type(self.model).__name__)
@@ -240,16 +246,16 @@ def __call__(self:Predictor,
         raise ValueError(f'{plural(len(images), "image")} for {self.task.name}; give '
                          f'{len(self.task.inputs)}')
     words = ('the image',) if len(images)==1 else ('the first frame','the second')
-    read = [_read_image(x, word) for x,word in zip(images, words)]
+    read = [_read_image(x, word, self.own) for x,word in zip(images, words)]
     first = images[0]
     name = Path(first).stem if isinstance(first, (str,os.PathLike)) else ''
     out = self._predictions([x for x,_ in read], name, [word for _,word in read])
     return out if isinstance(first, Tensor) and first.ndim==4 else out[0]
 
-def _read_image(x, word):
+def _read_image(x, word, own):
     "Images (B,C,h,w) from a path, array or tensor, and what errors call it"
-    if not isinstance(x, (str,os.PathLike)): return to_images(x),word
-    return load_image(Path(x)),str(x)
+    if not isinstance(x, (str,os.PathLike)): return to_images(x, own),word
+    return load_image(Path(x), own),str(x)
 
 # %% ../../nbs/inference/01_predictor.ipynb #f7730ee8
 @patch
@@ -267,7 +273,7 @@ def _predictions(self:Predictor, imgs, name, what):
         values = self.task.rescale_values(values, factor)
     imgs = [x.float().cpu() for x in imgs]
     return [Prediction(self.task, tuple(x[i] for x in imgs), {k: v[i] for k,v in values.items()},
-                       name) for i in range(len(maps))]
+                       name, self.bands) for i in range(len(maps))]
 
 # %% ../../nbs/inference/01_predictor.ipynb #34edeb6e
 @dataclass(repr=False)
@@ -314,7 +320,7 @@ def folder(self:Predictor,
     return self._write_folder(images, report, src, out, kinds, settings, overwrite, progress)
 
 # %% ../../nbs/inference/01_predictor.ipynb #59aaad87
-def _find_images(src): return {k: (v,) for k,v in find_files(src).items()},FolderReport()
+def _find_images(src): return {k: (v,) for k,v in find_images(src).items()},FolderReport()
 
 def _check_outside(folders, src):
     "Raise an error for output that the next run would take for input"
@@ -329,8 +335,8 @@ def _find_pairs(src, second, suffixes):
         raise ValueError('give second or suffixes, not both')
     if suffixes is not None and len(suffixes)!=2:
         raise ValueError(f"suffixes {suffixes!r} must be two ends of names, such as ('_10','_11')")
-    ones,twos = (find_files(src, suffix=end) for end in suffixes or ('',''))
-    if second is not None: twos = find_files(second)
+    ones,twos = (find_images(src, end) for end in suffixes or ('',''))
+    if second is not None: twos = find_images(second)
     if second is None and suffixes is None: # a video
         twos = _next_frames(ones)
         lone = _alone(ones)
@@ -369,7 +375,8 @@ def _write_folder(self:Predictor, images, report, src, out, kinds, settings, ove
     def path(k, name): return task.file_of(out, k, name, **settings)
     def files(name): return {k: path(k, name) for k in now}
     def predict(name):
-        return self._predictions([*map(load_image, images[name])], name, images[name])[0]
+        imgs = [load_image(path, self.own) for path in images[name]]
+        return self._predictions(imgs, name, images[name])[0]
     def save(p, todo): return p.save(out, todo, overwrite=True, **settings)
     firsts = {name: files[0] for name,files in images.items()}
     unit = 'image' if len(task.inputs)==1 else 'pair'

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .vit import vit_sizes, Encoder, run_blocks, ViT, init_weights, image_statistics, Decoder
     from .vit import quiet_start, layer_groups, no_decay
     from .loading import LEFT_OUT, read_checkpoint, empty_parameters, fill_model, from_transformers
-    from .loading import resample_patch_embed, find_weights, plain_weights, fill_vit, is_plain
-    from .loading import load_vit
+    from .loading import resample_patch_embed, adapt_bands, find_weights, plain_weights, fill_vit
+    from .loading import is_plain, load_vit
     from .heads import Head, LinearHead, ProbeHead, ConvNeXtBlock, ConvNeXtHead, UpsampleHead
     from .heads import ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks, DecoupledDPTHead
     from .heads import ConvStem, FlowUpdate, WindowMatch, MatchingHead
@@ -44,8 +44,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'no_decay': 'vit',
     'LEFT_OUT': 'loading', 'read_checkpoint': 'loading', 'empty_parameters': 'loading',
     'fill_model': 'loading', 'from_transformers': 'loading', 'resample_patch_embed': 'loading',
-    'find_weights': 'loading', 'plain_weights': 'loading', 'fill_vit': 'loading',
-    'is_plain': 'loading', 'load_vit': 'loading',
+    'adapt_bands': 'loading', 'find_weights': 'loading', 'plain_weights': 'loading',
+    'fill_vit': 'loading', 'is_plain': 'loading', 'load_vit': 'loading',
     'Head': 'heads', 'LinearHead': 'heads', 'ProbeHead': 'heads', 'ConvNeXtBlock': 'heads',
     'ConvNeXtHead': 'heads', 'UpsampleHead': 'heads', 'ResidualConvUnit': 'heads',
     'FeatureFusion': 'heads', 'DPTHead': 'heads', 'dpt_hooks': 'heads',

@@ -16,8 +16,8 @@ from ..machine import unknown_name
 from ..windows.layout import Windows
 from ..windows.tokens import patchify
 from .vit import Encoder, run_blocks
-from .loading import empty_parameters, fill_model, find_weights, from_transformers
-from .loading import read_checkpoint
+from .loading import adapt_bands, empty_parameters, fill_model, find_weights
+from .loading import from_transformers, read_checkpoint
 
 # %% ../../nbs/models/05_backbones.ipynb #d2c1fe2d
 class TimmEncoder(Encoder):
@@ -35,8 +35,10 @@ class TimmEncoder(Encoder):
         self.dim = model.embed_dim
         self.depth = len(model.blocks)
         self.patch_size = model.patch_embed.patch_size[0]
-        self.mean = tuple(model.pretrained_cfg['mean'])
-        self.std = tuple(model.pretrained_cfg['std'])
+        self.in_chans = model.patch_embed.proj.in_channels
+        for k in ('mean','std'): # of three channels; other bands get their mean
+            v = tuple(model.pretrained_cfg[k])
+            setattr(self, k, v if len(v)==self.in_chans else (sum(v)/len(v),)*self.in_chans)
 
     @property
     def patch_embed(self)->SimpleNamespace: # with the `grid` that a ViT's has
@@ -170,7 +172,9 @@ def timm_encoder(
     for part in ('attn_pool','fc_norm','head_dist','head'):
         if getattr(model, part, None) is not None:
             setattr(model, part, None if part=='attn_pool' else nn.Identity())
-    return TimmEncoder(model, checkpointing, norm_all)
+    encoder = TimmEncoder(model, checkpointing, norm_all)
+    if pretrained and encoder.in_chans!=3: model.adapted = 3,encoder.in_chans
+    return encoder
 
 # %% ../../nbs/models/05_backbones.ipynb #b6d8494e
 def _from_file(model, path):
@@ -182,6 +186,7 @@ def _from_file(model, path):
     def classifies(k): return k.split('.')[0] in ('head','head_dist','fc_norm','attn_pool')
     fresh = tuple(k for k in model.state_dict() if classifies(k))
     weights = {k: v for k,v in weights.items() if not classifies(k)}
+    adapt_bands(weights, model)
     fill_model(model, weights, Path(path).name, fresh)
 
 def _check_biases(model, weights, name):

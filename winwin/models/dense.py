@@ -34,12 +34,19 @@ class WindowModel(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.patch_size = encoder.patch_size
+        self.own_scale = mean is not None or getattr(encoder, 'own_scale', False)
         for k,v in image_statistics(encoder, mean, std).items():
             self.register_buffer(k, torch.tensor(v).view(-1,1,1), persistent=False)
 
     def normalise(self, img:Tensor)->Tensor:
         "Images in [0,1] as the encoder expects them, in the precision of the model"
         return ((img-self.mean)/self.std).to(self.mean.dtype)
+
+    @property
+    def own_statistics(self)->tuple[Tensor,Tensor]|None: # (C,1,1) each; none for photographs
+        "Mean and standard deviation of the training set, if the model has its own, or other bands"
+        if len(self.mean)==3 and not self.own_scale: return None
+        return self.mean,self.std
 
     def group_matcher(self, coarse:bool=False)->dict:
         "Parameter names by depth, for timm's layer-wise learning rates"
@@ -214,7 +221,7 @@ class CompletionModel(WindowModel):
         super().__init__(encoder, mean, std)
         self.decoder = decoder
         self.mask_token = nn.Parameter(torch.randn(1,1,decoder.dim)*.02)
-        self.head = nn.Linear(decoder.dim, 3*self.patch_size**2)
+        self.head = nn.Linear(decoder.dim, encoder.in_chans*self.patch_size**2)
         init_weights(self.head)
 
     def forward(self,
@@ -251,9 +258,12 @@ def _encoder(size, empty, mean=None, std=None, **over):
     "A `ViT` of a size, or a timm backbone; `mean` and `std` are kept on it"
     if size in _sizes: encoder = _part('encoder', empty, ViT, **_sizes[size] | over)
     else: encoder = _part('encoder', empty, timm_encoder, size, **over)
+    if (mean is None)!=(std is None):
+        raise ValueError('mean and std belong together; give both, one value per channel')
     if mean is not None:
         encoder.mean = tuple(mean)
         encoder.std = tuple(std)
+        encoder.own_scale = True
     return encoder
 
 # %% ../../nbs/models/06_dense.ipynb #b6623055
@@ -345,7 +355,8 @@ def _matching(size, num_outputs, flow_scale, head_args, empty, **over):
         raise ValueError(f'depth {encoder.depth}: the last block sees the other frame and needs '
                          f'one before it; take at least 2')
     args = (_micro['matching'] if size=='micro' else {}) | (head_args or {})
-    head = _part('head', empty, MatchingHead, encoder.dim, encoder.patch_size, **args)
+    head = _part('head', empty, MatchingHead, encoder.dim, encoder.patch_size,
+                 **args | dict(in_chans=encoder.in_chans))
     return MatchingModel(encoder, head)
 
 # %% ../../nbs/models/06_dense.ipynb #915d1dbb

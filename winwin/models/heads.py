@@ -313,9 +313,10 @@ class ConvStem(nn.Module):
     def __init__(self,
         fine:int=64,    # Channels at a stride of 4
         coarse:int=96,  # Channels at a stride of 8
+        in_chans:int=3, # Channels of the image
     ):
         super().__init__()
-        self.conv1 = _conv(3, fine//2, 7, 2)
+        self.conv1 = _conv(in_chans, fine//2, 7, 2)
         self.conv2 = _conv(fine//2, fine, stride=2)
         self.conv3 = _conv(fine, fine)
         self.conv4 = _conv(fine, coarse, stride=2)
@@ -381,13 +382,14 @@ class MatchingHead(nn.Module):
         fine_dim:int=32,      # Channels that are compared at a stride of 4
         fine_state:int=48,    # Channels of the memory there
         iterations:int=2,     # Steps at each stride
+        in_chans:int=3,       # Channels of the images
     ):
         super().__init__()
         if patch_size%8:
             raise ValueError(f'patch_size {patch_size} is not divisible by 8, the cells of the '
                              f'match; take 8 or 16')
         self.patch_size = patch_size
-        self.stem = ConvStem(fine, coarse)
+        self.stem = ConvStem(fine, coarse, in_chans)
         self.tokens = nn.Linear(dim, coarse)
         self.join = _conv(2*coarse, match_dim)
         self.match = _conv(match_dim, match_dim, 1)

@@ -145,9 +145,10 @@ def check_arguments(
                              f'{", ".join(sorted(known))}')
         if isinstance(v, dict) and k in ('decoder','head_args') and not within:
             check_arguments(name, v, largest, deepest, k)
-        elif not _is_sane(v, deepest if k=='depth' else largest):
-            raise ValueError(f'{k} {repr(v)[:60]} is no number up to '
-                             f'{deepest if k=="depth" else largest}, word or list of them')
+            continue
+        most = dict(depth=deepest, mean=1e30, std=1e30).get(k, largest) # bands have any scale
+        if not _is_sane(v, most):
+            raise ValueError(f'{k} {repr(v)[:60]} is no number up to {most}, word or list of them')
 
 # %% ../../nbs/models/09_hub.ipynb #3573a1a5
 def _known_arguments(name, within):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LEFT_OUT', 'read_checkpoint', 'empty_parameters', 'fill_model', 'from_transformers',
-           'resample_patch_embed', 'find_weights', 'plain_weights', 'fill_vit', 'is_plain',
-           'load_vit']
+           'resample_patch_embed', 'adapt_bands', 'find_weights', 'plain_weights', 'fill_vit',
+           'is_plain', 'load_vit']
 
 # %% ../../nbs/models/03_loading.ipynb #9aed7cfa
 import argparse, pickle, re, warnings, zipfile
@@ -165,6 +165,20 @@ def _enlarge(n, m):
     out[rows,low+1] = t
     return out
 
+# %% ../../nbs/models/03_loading.ipynb #842c017b
+def adapt_bands(
+    weights:dict[str,Tensor], # By the model's names; the patch embedding changes in place
+    model:nn.Module,          # Model that they are for; gets `adapted`, channels of both
+):
+    "Give a patch embedding the channels of another model: repeated and rescaled"
+    own = model.state_dict()
+    for k in [o for o in weights if o.endswith('patch_embed.proj.weight') and o in own]:
+        theirs,ours = weights[k].shape[1],own[k].shape[1]
+        if theirs==ours or weights[k].ndim!=4: continue
+        from timm.models import adapt_input_conv # 200 MB that few need
+        weights[k] = adapt_input_conv(ours, weights[k], theirs)
+        model.adapted = theirs,ours
+
 # %% ../../nbs/models/03_loading.ipynb #addcfd94
 def find_weights(
     file:dict, # From `read_checkpoint`
@@ -219,6 +233,7 @@ def fill_vit(
                          f'that size')
     embed = weights['patch_embed.proj.weight']
     weights['patch_embed.proj.weight'] = resample_patch_embed(embed, vit.patch_size)
+    adapt_bands(weights, vit)
     fill_model(vit, weights, name)
     return dict(file=name, layout='plain ViT', left=sorted({k.split('.')[0] for k in left_out}),
                 fresh=[])

@@ -17,8 +17,8 @@ import torch, torch.nn as nn
 from torch import Tensor
 from .positions import half_to_pairs, pairs_to_half, sincos_pos
 from .vit import Decoder, ViT, vit_sizes
-from .loading import empty_parameters, fill_model, from_transformers
-from .loading import read_checkpoint
+from .loading import adapt_bands, empty_parameters, fill_model
+from .loading import from_transformers, read_checkpoint
 from .heads import DPTHead, dpt_hooks
 from .dense import DenseModel, build_model, decoder_sizes
 
@@ -215,6 +215,7 @@ def load_croco(
     model = _make(file, what, over, parts, parts if strict else ())
     weights,left,unknown = _sort_weights(file, parts)
     if what=='encoder': weights = {k.removeprefix('encoder.'): v for k,v in weights.items()}
+    adapt_bands(weights, model)
     fresh_head = not {'flow','pretrain'} & {*parts}
     fill_model(model, weights, file.name, ('head.',) if fresh_head else (), unknown, strict)
     _reorder_rows(model, weights)

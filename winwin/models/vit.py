@@ -23,6 +23,7 @@ class Encoder(nn.Module):
     dim:int        # Channels C
     depth:int      # Blocks
     patch_size:int # Pixels per token side P
+    in_chans:int = 3 # Channels of the images
 
     def grid(self, img:Tensor)->tuple[int,int]: # (H,W)
         "Token grid of images (B,in_chans,H*P,W*P)"
@@ -108,6 +109,7 @@ class ViT(Encoder):
         self.depth = depth
         self.num_heads = num_heads
         self.patch_size = patch_size
+        self.in_chans = in_chans
         self.pos = pos
         self.checkpointing = checkpointing
         self.patch_embed = PatchEmbed(patch_size, in_chans, dim)
@@ -184,8 +186,16 @@ def image_statistics(
     std:Sequence[float]|None=None,  # Standard deviation per channel
 )->dict[str,tuple[float,...]]: # 'mean' and 'std'
     "Mean and standard deviation to normalise images with"
-    return dict(mean=tuple(mean or getattr(encoder, 'mean', (.485,.456,.406))),
-                std=tuple(std or getattr(encoder, 'std', (.229,.224,.225))))
+    n = getattr(encoder, 'in_chans', 3)
+    usual = dict(mean=(.485,.456,.406), std=(.229,.224,.225))
+    if n!=3: usual = dict(mean=(.449,)*n, std=(.226,)*n)
+    given = dict(mean=mean, std=std)
+    out = {k: tuple(given[k] or getattr(encoder, k, usual[k])) for k in given}
+    for k,v in out.items():
+        if len(v)!=n:
+            raise ValueError(f'{k} has {len(v)} values for images of {n} channels; give one per '
+                             f'channel')
+    return out
 
 # %% ../../nbs/models/02_vit.ipynb #5c40679e
 class Decoder(nn.Module):

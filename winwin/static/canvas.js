@@ -1,4 +1,4 @@
-// An image under a grid of tokens: colours, tokens to choose, windows to move..
+// An image under a grid of tokens.
 const COLORS = ['#f92', '#2af', '#4d8', '#f5a', '#b9f', '#fe5', '#2dd', '#bc3']
 const DARK = [14, 17, 24, 172]
 const STEPS = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}
@@ -15,7 +15,7 @@ function render({model, el}) {
   const canvas = make('canvas', '', frame), readout = make('div', 'winwin-readout', frame)
   const caption = make('div', 'winwin-caption', root), message = make('div', 'winwin-message', root)
   const ctx = canvas.getContext('2d'), veil = document.createElement('canvas')
-  let windows = [], current = 0, loads = 0, picture, frameId, hover, drag, refused, timer
+  let windows = [], current = 0, loads = 0, picture, frameId, hover, drag, refused, timer, said
   canvas.tabIndex = 0
   readout.setAttribute('aria-live', 'polite')
   message.setAttribute('role', 'alert')
@@ -27,7 +27,7 @@ function render({model, el}) {
   const show = text => { readout.textContent = text }
   const later = () => { frameId ||= requestAnimationFrame(draw) }
 
-  function overlay({H, W}) { // one pixel per token: what is not seen is dark, the rest has its colour
+  function overlay({H, W}) { // a pixel per token: dark if not seen, else its colour
     const heat = bytes(get('heat')), lut = bytes(get('lut')), alpha = round(255 * get('opacity'))
     let seen = bytes(get('seen'))
     if (get('mode') === 'windows' && windows.length && (drag || seen.length !== H * W)) {
@@ -77,8 +77,9 @@ function render({model, el}) {
   }
 
   function say(y, x) {
+    said = [y, x]
     const {H, W} = size(), heat = bytes(get('heat')), a = get('vmin'), b = get('vmax')
-    const value = heat.length === H * W ? ' · ' + +(a + (b - a) * heat[y * W + x] / 255).toPrecision(3) : ''
+    const value = heat[y * W + x] >= 0 ? ' · ' + +(a + (b - a) * heat[y * W + x] / 255).toPrecision(3) : ''
     show(`row ${y}, column ${x}${value}`)
   }
 
@@ -87,7 +88,7 @@ function render({model, el}) {
     return [clamp((e.clientY - r.y) / r.height * H, 0, H - 1e-6), clamp((e.clientX - r.x) / r.width * W, 0, W - 1e-6)]
   }
   const clash = i => windows.some((o, j) => j !== i && touch(o, windows[i]))
-  const grip = () => 12 * size().W / canvas.getBoundingClientRect().width // the corner handle's side in tokens
+  const grip = () => 12 * size().W / canvas.getBoundingClientRect().width // handle's side in tokens
   const inside = ([y, x, h, w], a, b) => a >= y && a < y + h && b >= x && b < x + w
   const corner = ([y, x, h, w], a, b, g = grip()) => inside([y + h - g, x + w - g, 1.2 * g, 1.2 * g], a, b)
   function hit(a, b) {
@@ -99,7 +100,7 @@ function render({model, el}) {
     refused = i; show('windows must not overlap')
     timer = setTimeout(() => { refused = null; later() }, 700)
   }
-  const tell = () => { const [y, x, h, w] = windows[current]; show(`window ${current + 1}: ${h} x ${w} at row ${y}, column ${x}`) }
+  const tell = () => { said = 0; const [y, x, h, w] = windows[current]; show(`window ${current + 1}: ${h} x ${w} at row ${y}, column ${x}`) }
   function change(i, [y, x, h, w], dy, dx, resize) {
     const {H, W} = size()
     windows[i] = resize ? [y, x, clamp(h + dy, 1, H - y), clamp(w + dx, 1, W - x)]
@@ -143,7 +144,7 @@ function render({model, el}) {
     later()
   }
   canvas.onpointerup = canvas.onpointercancel = drop
-  canvas.onpointerleave = () => { if (!drag) { hover = null; show(''); later() } }
+  canvas.onpointerleave = canvas.onblur = () => { if (!drag) { hover = said = 0; show(''); later() } }
 
   canvas.onkeydown = e => {
     const mode = get('mode'), step = STEPS[e.key], {H, W} = size()
@@ -183,7 +184,7 @@ function render({model, el}) {
     caption.textContent = get('caption'); message.textContent = get('message')
   }
   function follow() { if (!drag) { windows = copy(get('windows')); current = clamp(current, 0, max(0, windows.length - 1)) } }
-  const refresh = () => { follow(); words(); later() }
+  const refresh = () => { follow(); words(); if (said) say(...said); later() }
   model.on('change:image', load); model.on('change', refresh)
   load(); refresh()
   return () => {

@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .task import WRONG, UNKNOWN, Task, fit_outputs, first_map, shade, rgb_picture, mark_wrong
-    from .task import score_text, predict_full, window_pairs, sum_over_processes, Metrics
-    from .task import MeanMetrics, evaluate
+    from .task import WRONG, UNKNOWN, Task, fit_outputs, first_map, shade, mark_wrong, score_text
+    from .task import predict_full, window_pairs, sum_over_processes, Metrics, MeanMetrics
+    from .task import evaluate
     from .segmentation import seg_loss, SegMetrics, show_confusion, SegTask, class_weights
     from .segmentation import richest_windows
     from .depth import DEPTH_SCORES, depth_loss, DepthMetrics, DepthTask
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'WRONG': 'task', 'UNKNOWN': 'task', 'Task': 'task', 'fit_outputs': 'task', 'first_map': 'task',
-    'shade': 'task', 'rgb_picture': 'task', 'mark_wrong': 'task', 'score_text': 'task',
-    'predict_full': 'task', 'window_pairs': 'task', 'sum_over_processes': 'task',
-    'Metrics': 'task', 'MeanMetrics': 'task', 'evaluate': 'task',
+    'shade': 'task', 'mark_wrong': 'task', 'score_text': 'task', 'predict_full': 'task',
+    'window_pairs': 'task', 'sum_over_processes': 'task', 'Metrics': 'task', 'MeanMetrics': 'task',
+    'evaluate': 'task',
     'seg_loss': 'segmentation', 'SegMetrics': 'segmentation', 'show_confusion': 'segmentation',
     'SegTask': 'segmentation', 'class_weights': 'segmentation', 'richest_windows': 'segmentation',
     'DEPTH_SCORES': 'depth', 'depth_loss': 'depth', 'DepthMetrics': 'depth', 'DepthTask': 'depth',

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from .recipes import presets, ModelOptions, AugmentOptions, Recipe, option_fields
     from .recipes import option_values, option_types, change, saved_recipe, read_recipe, get_preset
     from .recipes import preset_name, paper_variants, recipe_variants, recipe_data, recipe_task
-    from .recipes import recipe_model, recipe_augment, held_out_text, check_held_out, size_problems
-    from .recipes import train_recipe
+    from .recipes import recipe_model, recipe_augment, bands_text, held_out_text, check_held_out
+    from .recipes import size_problems, train_recipe
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'RunLog': 'log', 'read_log': 'log', 'show_log': 'log', 'LiveCurve': 'log',
@@ -24,8 +24,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'read_recipe': 'recipes', 'get_preset': 'recipes', 'preset_name': 'recipes',
     'paper_variants': 'recipes', 'recipe_variants': 'recipes', 'recipe_data': 'recipes',
     'recipe_task': 'recipes', 'recipe_model': 'recipes', 'recipe_augment': 'recipes',
-    'held_out_text': 'recipes', 'check_held_out': 'recipes', 'size_problems': 'recipes',
-    'train_recipe': 'recipes',
+    'bands_text': 'recipes', 'held_out_text': 'recipes', 'check_held_out': 'recipes',
+    'size_problems': 'recipes', 'train_recipe': 'recipes',
 }
 __all__ = [*_HOME]
 

@@ -6,7 +6,8 @@
 __all__ = ['presets', 'ModelOptions', 'AugmentOptions', 'Recipe', 'option_fields', 'option_values',
            'option_types', 'change', 'saved_recipe', 'read_recipe', 'get_preset', 'preset_name',
            'paper_variants', 'recipe_variants', 'recipe_data', 'recipe_task', 'recipe_model',
-           'recipe_augment', 'held_out_text', 'check_held_out', 'size_problems', 'train_recipe']
+           'recipe_augment', 'bands_text', 'held_out_text', 'check_held_out', 'size_problems',
+           'train_recipe']
 
 # %% ../../nbs/training/05_recipes.ipynb #cbb65a57
 import math, os, sys
@@ -18,8 +19,8 @@ import torch, torch.nn as nn
 from torch.utils.data import Dataset
 from ..machine import find_folder, plural, read_folder, read_json, unknown_name
 from ..data.augment import Augment, FlowAugment
-from ..data.items import too_small, usual_size
-from ..models.loading import is_plain
+from ..data.items import band_arguments, too_small, usual_size
+from ..models.loading import adapt_bands, is_plain
 from ..models.dense import create_model, model_task
 from ..models.released import load_croco
 from ..tasks.task import Task
@@ -205,6 +206,22 @@ presets |= {
                                 workers=min(4, _cores)),
     'folder-seg': _folder,
     'folder-depth': change(_folder, task='depth', model='winwin_depth_base', data='depth-folder'),
+}
+
+# %% ../../nbs/training/05_recipes.ipynb #7f57c569
+_tuned = change(_large, model='winwin_seg_base', scale=(.75,1.5), windows='2x22', warmup=1000,
+                class_weights='auto', eval_every=4000)
+_far = change(_tuned, task='depth', model='winwin_depth_base', scale=(1.,1.5), windows='2x16')
+
+presets |= {
+    'cityscapes-seg': change(_tuned, data='cityscapes', valid_images=500, steps=40000),
+    'ade20k-seg': change(_tuned, data='ade20k', valid_images=2000, steps=80000, windows='2x16'),
+    'voc-seg': change(_tuned, data='voc', valid_images=1449, steps=20000, windows='2x14'),
+    'coco-seg': change(_tuned, data='coco', valid_images=5000, steps=160000, windows='2x16'),
+    'coco-seg-objects': change(_tuned, data='coco-objects', valid_images=5000, steps=160000,
+                               windows='2x16'),
+    'kitti-depth': change(_far, data='kitti-depth', valid_images=1000, max_depth=80., steps=40000),
+    'diode-depth': change(_far, data='diode', valid_images=771, max_depth=300., steps=40000),
 }
 
 # %% ../../nbs/training/05_recipes.ipynb #6a249b12
@@ -396,6 +413,7 @@ def recipe_task(
 def recipe_model(
     recipe:Recipe, # Recipe
     task:Task,     # Its task, which has the number of classes
+    data:Dataset|None=None, # Training set, whose bands the model takes; none = photographs
 )->nn.Module:
     "The model of a recipe, with weights that depend on its seed alone"
     train = recipe.train
@@ -404,9 +422,10 @@ def recipe_model(
     if made_for not in (task.name,fits):
         raise ValueError(f'model {recipe.model.name} is not made for the task {task.name}; take '
                          f'one named so, or winwin_{fits}_SIZE: list_models() names them all')
+    bands = band_arguments(data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(train.seed)
-        return _begin(recipe.model, task, _model_options(recipe.model, task))
+        return _begin(recipe.model, task, _model_options(recipe.model, task) | bands)
 
 def _model_options(r, task):
     "Arguments of `create_model` that differ from its defaults"
@@ -445,6 +464,7 @@ def _start_from(model, folder):
     "Copy the weights of another model that fit; the head may differ"
     from winwin.models.hub import load_model
     theirs = load_model(folder).state_dict()
+    adapt_bands(theirs, model)
     mine = model.state_dict()
     fits = {k: v for k,v in theirs.items() if k in mine and mine[k].shape==v.shape}
     lost = [k for k in mine if k.startswith('encoder') and k not in fits]
@@ -466,6 +486,21 @@ def recipe_augment(
     moves = dict(scale_p=0., stretch_p=0.) if how.scale==(1.,1.) else dict(scale=how.scale)
     return FlowAugment(how.frame, flip=how.flip, flip_y=how.flip_y, jitter_p=how.jitter,
                        erase=how.erase, kinds=task.kinds(), **moves)
+
+# %% ../../nbs/training/05_recipes.ipynb #31030b51
+def bands_text(
+    model:nn.Module, # Model of a recipe, before training
+    data:Dataset,    # Its training set
+)->str|None: # None for pictures
+    "One line on the bands of a model"
+    if getattr(data, 'bands', None) is None: return None
+    text = (f'{plural(data.bands, "band")}: mean and std are those of '
+            f'{min(64, len(data))} of the {plural(len(data), "training image")}')
+    adapted = [o.adapted for o in model.modules() if hasattr(o, 'adapted')]
+    if not adapted: return text
+    old,new = adapted[0]
+    how = 'summed' if new==1 else f'repeated band after band and scaled by {old}/{new}'
+    return f'{text}; the patch embedding begins with the weights of {old} channels, {how}'
 
 # %% ../../nbs/training/05_recipes.ipynb #dcc89a8a
 def held_out_text(
@@ -523,7 +558,8 @@ def train_recipe(
     if resume and out is not None and find_folder(Path(out)/'last'):
         _check_same(recipe, Path(out)/'last')
         return resume_run(out, data, recipe.train, **args)
-    model = recipe_model(recipe, task)
+    model = recipe_model(recipe, task, data)
+    if bands_text(model, data): print(bands_text(model, data), file=sys.stderr)
     if progress and getattr(model, 'loaded', None): print(_say_loaded(model.loaded))
     return fit(model, data, recipe.train, out=out, **args)
 

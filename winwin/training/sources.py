@@ -22,6 +22,8 @@ from ..data.folders import DepthFolder, FlowFolder, FramePairs, SegFolder, hold_
 from ..data.benchmarks import BDD100K, CamVid, FlyingChairs, FlyingThings3D, KITTI, NYUv2
 from ..data.benchmarks import NYUv2Folder, Sintel, Spring, TartanAir
 from ..data.augment import resize_item
+from ..data.catalogue import ADE20K, Cityscapes, CocoPanoptic, CocoShapes, DIODE, HubItems
+from ..data.catalogue import KITTIDepth, PascalVOC, hub_splits, open_hub
 from ..worlds.datasets import DrivingWorld, LayeredFlow
 from ..tasks.task import Task
 
@@ -95,6 +97,16 @@ def _common_keys(sets):
 def epoch(self:Mix)->int:
     "The current epoch"
     return self.shared.item()
+
+@patch_property
+def bands(self:Mix)->int|None: # None for pictures
+    "How many bands the images of all sets have"
+    found = {name: getattr(data, 'bands', None) for name,data in self.sets.items()}
+    if len({*found.values()})>1:
+        each = ', '.join(f'{k} {v or 3}' for k,v in found.items())
+        raise ValueError(f'{self.text!r} mixes images of different bands: {each}; mix sets whose '
+                         f'images have the same')
+    return next(iter(found.values()))
 
 @patch
 def set_epoch(self:Mix, epoch:int)->None:
@@ -193,8 +205,8 @@ def unused(self:DataOptions,
 
 @patch_property
 def is_folder(self:DataOptions)->bool:
-    "Whether the data is a folder of yours"
-    return self.name.endswith('folder')
+    "Whether the data is a folder of yours, or a table: you say where images and targets are"
+    return self.name.endswith('folder') or self.name.startswith('hf:')
 
 @patch_property
 def is_made(self:DataOptions)->bool:
@@ -348,6 +360,30 @@ _sources = {
     'spring': _published(Spring, 'subtrain', 'subval'),
     'kitti': _published(KITTI, 'subtrain', 'subval')}
 
+# %% ../../nbs/training/04_sources.ipynb #5571a0eb
+def _coco_objects(o, train, task):
+    split = 'train2017' if train else 'val2017'
+    root = Path(o.root)
+    return CocoShapes(root/split, root/'annotations'/f'instances_{split}.json')
+
+_sources |= {
+    'cityscapes': _published(Cityscapes, 'train', 'val'),
+    'ade20k': _published(ADE20K, 'training', 'validation'),
+    'voc': _published(PascalVOC, 'train', 'val'),
+    'coco': _published(CocoPanoptic, 'train', 'val'),
+    'coco-objects': _coco_objects,
+    'kitti-depth': _published(KITTIDepth, 'train', 'selection'),
+    'diode': _published(DIODE, 'train', 'val')}
+
+def _hub(name, o, train, task):
+    "Rows of a Hugging Face dataset, by its name or a folder of `save_to_disk`"
+    if 'depth' in task.keys: what = dict(depth=o.targets_in or 'depth', scale=o.depth_scale or 1.)
+    else: what = dict(labels=o.targets_in or 'label', names=o.classes or None)
+    image = 'image' if o.images_in==DataOptions.images_in else o.images_in
+    valid = [k for k in hub_splits(name) if k in ('validation','valid','val','test')]
+    data = HubItems(open_hub(name, valid[0] if valid and not train else 'train'), image, **what)
+    return data if valid else part_of_folder(o, data, train)
+
 # %% ../../nbs/training/04_sources.ipynb #40d765ec
 def open_source(
     o:DataOptions, # Options of the data
@@ -356,8 +392,9 @@ def open_source(
     task:Task,     # Decides what is rendered
 )->Dataset:
     "The dataset that a recipe calls `name`"
+    if name.startswith('hf:'): return _hub(name.removeprefix('hf:'), o, train, task)
     if name not in _sources:
-        raise unknown_name('data', name, _sources)
+        raise unknown_name('data', name, [*_sources,'hf:NAME'])
     if name not in MADE_DATA and o.root is None:
         raise ValueError(f'data {name!r} needs root, the folder or file that holds it')
     return _sources[name](o, train, task)
@@ -422,7 +459,8 @@ _PAIRED = """--root FOLDER of images, with {what}:
     FOLDER/images/train/a.jpg    FOLDER/{target}/train/a{end}
     FOLDER/images/val/b.jpg      FOLDER/{target}/val/b{end}
 Also read: FOLDER/train/images and FOLDER/train/{target}; or no train and val:
-then some images are held out to score."""
+then some images are held out to score. Images are pictures, or TIFF or .npy files
+with any number of bands."""
 
 SOURCE_NOTES = { # name: what it is, and what `root` must be
     'driving': ('rendered streets with classes, depth and flow', ''),
@@ -460,4 +498,18 @@ SOURCE_NOTES |= {
     'tartanair': _set('TartanAir', 'a folder per environment', 'its authors at CMU'),
     'spring': _set('Spring', 'train and test', 'spring-benchmark.org'),
     'kitti': _set('KITTI flow', 'training and testing', 'cvlibs.net'),
+}
+
+SOURCE_NOTES |= {
+    'cityscapes': _set('Cityscapes', 'leftImg8bit and gtFine',
+                       'cityscapes-dataset.com, after registration'),
+    'ade20k': _set('ADE20K', 'ADEChallengeData2016', 'the MIT scene parsing benchmark'),
+    'voc': _set('Pascal VOC 2012', 'VOCdevkit/VOC2012', 'the page of the challenge'),
+    'coco': _set('COCO, panoptic', 'train2017, val2017 and annotations', 'cocodataset.org'),
+    'coco-objects': _set('COCO, objects', 'train2017, val2017 and annotations',
+                         'cocodataset.org'),
+    'kitti-depth': _set('KITTI depth', 'train, depth_selection and raw', 'cvlibs.net'),
+    'diode': _set('DIODE', 'train and val', 'diode-dataset.org'),
+    'hf:NAME': ('any Hugging Face dataset of images with class maps or depth',
+                '--data hf:NAME, with --images-in and --targets-in, its columns'),
 }

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['Windows', 'tokens_of', 'brief', 'as_size', 'as_sizes', 'window_mask', 'stack_windows',
-           'crop_windows', 'show_windows']
+           'crop_windows', 'rgb_picture', 'show_windows']
 
 # %% ../../nbs/windows/00_layout.ipynb #11fab520
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-import torch
+import numpy as np, torch
 from torch import Tensor
 from torch.utils import _pytree
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -300,20 +300,38 @@ def _index_windows(x, windows, patch):
         return places.movedim((-4,-3), (1,2))[image,corners[:,i,0],corners[:,i,1]]
     return [cut(i) for i in range(len(windows))]
 
+# %% ../../nbs/windows/00_layout.ipynb #c5dd3367
+def rgb_picture(
+    img:Tensor, # Image (C,h,w): colours in [0,1], or bands on any scale
+    bands:Sequence[int]|None=None, # Three of its channels, counted from 0; none = the first ones
+)->np.ndarray: # (h,w,3) uint8
+    "An image of any number of channels as a picture"
+    C = len(img)
+    if bands is None: bands = [min(i, C-1) for i in range(3)]
+    if len(bands)!=3 or not all(0<=i<C for i in bands):
+        raise ValueError(f'bands {tuple(bands)} cannot be shown; give three of 0..{C-1}, for red, '
+                         f'green and blue')
+    x = img.detach()[list(bands)].float().cpu().permute(1,2,0).numpy()
+    if C not in (1,3) or not (x.min()>=-1e-3 and x.max()<=1.001):
+        step = max(1, max(x.shape)//400)
+        low,high = np.nanpercentile(x[::step,::step], (2,98), axis=(0,1))
+        x = (x-low)/np.maximum(high-low, 1e-9)
+    return (np.nan_to_num(x).clip(0, 1)*255).round().astype(np.uint8)
+
 # %% ../../nbs/windows/00_layout.ipynb #5dcf86f3
 def show_windows(
     windows:Windows,  # Windows to draw
-    img=None,         # Image (3,H*P,W*P) in [0,1] or array (H*P,W*P,3); none draws the bare grid
+    img=None,         # Image (C,H*P,W*P) or array (H*P,W*P,3); none draws the bare grid
     i:int=0,          # Which image of the batch
     ax=None,          # Axes to draw on
 ):
     "Draw the windows of image `i`; everything the model does not see is dimmed"
-    import matplotlib.pyplot as plt, numpy as np
+    import matplotlib.pyplot as plt
     yx = windows.yx[i].tolist()
     H,W = windows.grid
     if ax is None: _,ax = plt.subplots(figsize=(3.5, 3.5*H/W), layout='constrained')
     if img is not None:
-        img = img.permute(1,2,0).cpu().numpy() if isinstance(img, Tensor) else np.asarray(img)
+        img = rgb_picture(img) if isinstance(img, Tensor) else np.asarray(img)
         ax.imshow(img, extent=(0,W,H,0), interpolation='antialiased')
         veil = .75*(~window_mask(windows)[i].cpu().numpy())
         ax.imshow(np.ones((H,W,3)), alpha=veil, extent=(0,W,H,0), interpolation='nearest')

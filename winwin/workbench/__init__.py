@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .widgets import WINDOW_COLORS, lut_bytes, image_bytes, window_boxes, boxes_windows
     from .widgets import TokenCanvas, draw_canvas, LineChart, histogram_line, draw_chart
-    from .explorer import Latest, Download, CopyText, widget_row, text_table, Explorer, device_of
-    from .explorer import ExampleScene, example_scene
+    from .explorer import Latest, Download, CopyText, widget_row, maps_row, row_texts
+    from .explorer import uploaded_images, text_table, Explorer, device_of, ExampleScene
+    from .explorer import example_scene
     from .windows import window_facts, WindowExplorer
     from .guidance import GuidanceExplorer
     from .attention import AttentionExplorer
     from .temperature import TemperatureExplorer
-    from .lab import explorers, lab_notebook, notebook_cell, write_notebooks, check_installed
-    from .lab import free_port, LabServer, run_lab
+    from .lab import explorers, lab_notebook, notebook_cell, write_notebooks, find_model
+    from .lab import write_yours, check_installed, free_port, LabServer, run_lab
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'WINDOW_COLORS': 'widgets', 'lut_bytes': 'widgets', 'image_bytes': 'widgets',
@@ -21,6 +22,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'draw_canvas': 'widgets', 'LineChart': 'widgets', 'histogram_line': 'widgets',
     'draw_chart': 'widgets',
     'Latest': 'explorer', 'Download': 'explorer', 'CopyText': 'explorer', 'widget_row': 'explorer',
+    'maps_row': 'explorer', 'row_texts': 'explorer', 'uploaded_images': 'explorer',
     'text_table': 'explorer', 'Explorer': 'explorer', 'device_of': 'explorer',
     'ExampleScene': 'explorer', 'example_scene': 'explorer',
     'window_facts': 'windows', 'WindowExplorer': 'windows',
@@ -28,7 +30,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'AttentionExplorer': 'attention',
     'TemperatureExplorer': 'temperature',
     'explorers': 'lab', 'lab_notebook': 'lab', 'notebook_cell': 'lab', 'write_notebooks': 'lab',
-    'check_installed': 'lab', 'free_port': 'lab', 'LabServer': 'lab', 'run_lab': 'lab',
+    'find_model': 'lab', 'write_yours': 'lab', 'check_installed': 'lab', 'free_port': 'lab',
+    'LabServer': 'lab', 'run_lab': 'lab',
 }
 __all__ = [*_HOME]
 

@@ -33,11 +33,13 @@ class GuidanceExplorer(Explorer):
     ):
         super().__init__()
         frames,self.flow,self.valid,self.patch = _pair(pair, flow, valid, patch)
+        self.frames = frames
+        bands = self.choose_bands(frames[0])
         self._make_pictures(frames, width)
         self._make_controls(scheme)
         views = self.views
         self.arrange([self.stochasticity,self.number,self.size],
-                     [self.method,self.seed,self.again],
+                     [self.method,self.seed,self.again], bands,
                      [views['image1'],views['image2']], [views['counts'],views['noisy']],
                      self.words)
 
@@ -78,10 +80,16 @@ def _make_pictures(self:GuidanceExplorer, frames, width):
     self.views = {}
     for k,(frame,label) in views.items():
         self.views[k] = TokenCanvas(label=label, width=width, lut=lut_bytes('magma'), opacity=.8)
-        self.views[k].show_image(frame, self.patch)
+        self.views[k].show_image(frame, self.patch, self.bands)
     self.canvas = self.views['image1']
     self.canvas.mode = 'windows'
     self.words = ipywidgets.HTML()
+
+@patch
+def show_bands(self:GuidanceExplorer):
+    "Put both frames on their canvases again, in the chosen bands"
+    for k,view in self.views.items():
+        view.show_image(self.frames[int(k!='image1')], self.patch, self.bands)
 
 # %% ../../nbs/workbench/04_guidance.ipynb #a5a289b7
 @patch
@@ -91,9 +99,9 @@ def _make_controls(self:GuidanceExplorer, scheme):
     drawn = parse_scheme(scheme).draw((H,W), 1, torch.Generator().manual_seed(2))
     self.canvas.windows = window_boxes(drawn)
     self.stochasticity = ipywidgets.FloatSlider(value=.3, max=2, step=.05,
-                                                description='stochasticity', **auto)
-    self.number = ipywidgets.IntSlider(value=len(drawn), min=1, max=6, description='windows M',
-                                       **auto)
+                                                description='noise on votes', **auto)
+    self.number = ipywidgets.IntSlider(value=len(drawn), min=1, max=6,
+                                       description='windows in frame 2', **auto)
     self.size = ipywidgets.IntSlider(value=min(H, W, drawn.sizes[0][0]), min=1, max=min(H, W),
                                      description='side, tokens', **auto)
     self.method = ipywidgets.Dropdown(options=guide_methods, description='method', **auto)

@@ -47,6 +47,7 @@ _BASE = anywidget.AnyWidget.class_traits(sync=True).keys()
 def _traits(part):
     if isinstance(part, ipywidgets.HTML): return dict(value=part.value)
     own = {k: getattr(part, k) for k in part.traits(sync=True).keys()-_BASE if k[0]!='_'}
+    if own.get('pick'): own |= dict(pick=False, label=part.title) # nothing to choose without Python
     if not isinstance(part, TokenCanvas): return own
     seen = part.seen
     H,W = part.grid
@@ -113,6 +114,8 @@ def _body(box, numbers):
     if isinstance(box, (list,tuple,ipywidgets.Box)):
         inside = ''.join(_body(child, numbers) for child in getattr(box, 'children', box))
         kind = 'row' if isinstance(box, ipywidgets.HBox) else 'column'
+        if 'nowrap' in (getattr(getattr(box, 'layout', None), 'flex_flow', None) or ''):
+            kind = 'row maps' # they shrink instead
         return f'<div class="{kind}">{inside}</div>' if inside else ''
     if not shown_parts(box): return ''
     kind = f' data-kind="{type(box).__name__}"' if isinstance(box, anywidget.AnyWidget) else ''
@@ -126,6 +129,7 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</
 body {{ background: Canvas; color: CanvasText; max-width: 1100px; margin: 1em auto; padding: 0 1em;
     font: 15px/1.5 system-ui, sans-serif; }}
 .row {{ display: flex; flex-wrap: wrap; align-items: flex-start; }} .column {{ max-width: 100%; }}
+.maps {{ flex-wrap: nowrap; }} .maps > * {{ flex: 0 1 auto; min-width: 0; }}
 img {{ max-width: 100%; background: #fff; }}
 input[type=range] {{ width: 260px; vertical-align: middle; }}
 output {{ font-variant-numeric: tabular-nums; }}</style>

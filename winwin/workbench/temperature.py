@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from ..machine import evaluating, patch
 from ..windows.layout import Windows
 from ..windows.schemes import Scheme
-from ..models.dense import model_frames
+from ..models.dense import model_bands, model_frames
 from ..models.controls import get_temperature, layer_tau, set_temperature, tempered
 from ..models.hub import bundled_model, save_model
 from ..attention.recorder import AttentionRecorder, normalize_images
@@ -26,7 +26,7 @@ from ..temperature.search import Sweep, learn_temperature
 from ..temperature.comparison import FullLoss
 from .widgets import LineChart, TokenCanvas, draw_canvas, draw_chart, histogram_line
 from .widgets import lut_bytes
-from .explorer import Explorer, device_of, example_scene
+from .explorer import Explorer, device_of, example_scene, maps_row, row_texts
 
 # %% ../../nbs/workbench/06_temperature.ipynb #d290723b
 class _Taus(traitlets.HasTraits):
@@ -87,8 +87,9 @@ class TemperatureExplorer(Explorer):
         self.task = task_of(model) if task is None and model_frames(model) else task
         self._forget()
         self._make_controls(folder)
+        bands = self.choose_bands(self.maps.imgs[0])
         self._make_pictures(width)
-        self.arrange(*self._rows())
+        self.arrange(*self._rows(), bands)
 
     def __repr__(self):
         return f'TemperatureExplorer({type(self.maps.model).__name__}, {self.maps.grid} tokens)'
@@ -96,6 +97,7 @@ class TemperatureExplorer(Explorer):
 # %% ../../nbs/workbench/06_temperature.ipynb #89dab926
 def _sources(model, img, data, task):
     "Image, data and task: those given, else the model's own"
+    if data is None and img is not None and model_bands(model)!=3: return img,None,None
     if data is None:
         scene = example_scene(model)
         return scene.frames if img is None else img,scene.data,scene.task
@@ -134,27 +136,28 @@ def _make_controls(self:TemperatureExplorer, folder):
     kinds = list(dict.fromkeys(m.kinds[n] for n in self.stats.names))
     kinds = [(f'{k} layers',k) for k in kinds] if len(kinds)>1 else []
     scopes = [('the model','model'),*kinds,('a layer','layer'),('a head','head')]
-    stats = [('self-probability','self'),('entropy','entropy')]
+    stats = [('entropy','entropy'),('self-probability','self')]
     has_self = [n for n in self.stats.names if 'self' in self.stats.windows[n]]
     last = (has_self or self.stats.names)[-1]
-    self.scope = menu('scope', 'of', scopes, 'model', 190)
+    self.scope = menu('scope', 'tau is for', scopes, 'model', 210)
     self.layer = menu('layer', 'layer', [(m.labels[n],n) for n in self.stats.names], last, 190)
     self.head = menu('head', 'head', self._heads(), 0, 130)
-    self.stat = menu('stat', 'show', stats, 'self' if has_self else 'entropy', 210)
+    self.stat = menu('stat', 'show', stats, 'entropy', 210)
     self.chosen = _Taus(taus=_to_lists(get_temperature(m.model), m.layers))
     self.keep('taus', self.chosen, trait='taus')
     self.tau = ipywidgets.FloatSlider(1., min=.5, max=2., step=.01, description='tau',
                                       readout_format='.2f', **_sized(330))
     self.tau.observe(self._on_tau, 'value')
     small = m.grid[0]*m.grid[1]<=1200
-    self.live = self.keep('live', ipywidgets.Checkbox(small, description='live', indent=False,
-                                                      layout=ipywidgets.Layout(width='70px')))
+    self.live = self.keep('live', ipywidgets.Checkbox(small, indent=False,
+        description='predict at once', tooltip='Run the model whenever a temperature changes',
+        layout=ipywidgets.Layout(width='130px')))
     self._make_buttons(folder)
 
 # %% ../../nbs/workbench/06_temperature.ipynb #9364bf70
 def _sized(width):
     "Width of a control and of its label"
-    return dict(style=dict(description_width='50px'), layout=ipywidgets.Layout(width=f'{width}px'))
+    return dict(style=dict(description_width='60px'), layout=ipywidgets.Layout(width=f'{width}px'))
 
 @patch
 def _heads(self:TemperatureExplorer):
@@ -192,12 +195,12 @@ def _make_buttons(self:TemperatureExplorer, folder):
 def _make_pictures(self:TemperatureExplorer, width):
     self.hist = LineChart(title='one layer', ylabel='share of tokens', width=width)
     self.lines = LineChart(title='layers', xlabel='layer', width=width)
-    self.bell = LineChart(title='which temperature?', xlabel='tau', width=width, pick=True,
+    self.bell = LineChart(title='choose tau by', xlabel='tau', width=width, pick=True,
                           xlim=[.5,2.], label='curve over tau; click to choose')
     self.bell.observe(self._on_curve, 'at')
     names = 'image','prediction at tau 1','prediction with tau'
     self.canvas = {k: TokenCanvas(width=width, label=k, caption=k) for k in names}
-    self.canvas['image'].show_image(self.maps.imgs[0], self.maps.patch)
+    self.show_bands()
     heads = max(m.num_heads for m in self.maps.layers.values())
     self.grid = TokenCanvas(width=26*heads, mode='tokens', opacity=1., lut=lut_bytes('coolwarm'),
         vmin=0., vmax=2., grid=[len(self.stats.names),heads],
@@ -206,13 +209,25 @@ def _make_pictures(self:TemperatureExplorer, width):
     self.note = ipywidgets.HTML()
 
 @patch
+def show_bands(self:TemperatureExplorer):
+    "Put the image on its canvas, in the chosen bands"
+    self.canvas['image'].show_image(self.maps.imgs[0], self.maps.patch, self.bands)
+
+@patch
+def _why_off(self:TemperatureExplorer):
+    "Why buttons are off, if some are"
+    if self.loss is not None: return []
+    return [ipywidgets.HTML('<span class="winwin-note">sweep and learn need targets: pass data'
+                            '</span>')]
+
+@patch
 def _rows(self:TemperatureExplorer):
     "Rows of the page; a plain encoder has no prediction to show"
     dense = model_frames(self.maps.model) is not None
     return ([self.scope,self.layer,self.head,self.tau,self.live],
-            [*self.buttons,self.folder,self.saver], [self.stat],
-            [self.hist,self.lines,self.bell],
-            list(self.canvas.values()) if dense else [], [self.grid,self.note])
+            [*self.buttons,self.folder,self.saver,*self._why_off()], [self.stat],
+            maps_row([self.hist,self.lines,self.bell]),
+            maps_row(self.canvas.values()) if dense else [], [self.grid,self.note])
 
 # %% ../../nbs/workbench/06_temperature.ipynb #15d31f4f
 @patch
@@ -382,7 +397,8 @@ def _show_grid(self:TemperatureExplorer):
     layers = self.maps.layers
     own = _to_lists({n: layer_tau(m) for n,m in layers.items()}, layers)
     has = 'Applied to the model.' if own==taus else 'Not applied to the model yet.'
-    means = ' · '.join(f'{html.escape(k)} {v:.4f}' for k,v in self.means.items())
+    texts = zip(self.means, row_texts(self.means.values()))
+    means = f'mean {_stat_name(self.stat.value)}: ' + ' · '.join(f'{k} {v}' for k,v in texts)
     self.note.value = ('<div class="winwin-note">Temperatures by layer (down) and head (across), '
                        f'grey is 1. {has}<br>{means}</div>')
 

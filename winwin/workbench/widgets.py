@@ -15,7 +15,7 @@ import anywidget, numpy as np, torch, traitlets
 from torch import Tensor
 from torchvision.transforms.functional import Image
 from ..machine import patch
-from ..windows.layout import Windows
+from ..windows.layout import Windows, rgb_picture
 from ..data.pictures import heat_bytes
 
 # %% ../../nbs/workbench/00_widgets.ipynb #16d0d429
@@ -31,14 +31,17 @@ def lut_bytes(
 
 # %% ../../nbs/workbench/00_widgets.ipynb #957a0e52
 def image_bytes(
-    img:Tensor|np.ndarray, # Tensor (3,H,W) or (1,3,H,W), or array (H,W,3); in [0,1], or bytes
+    img:Tensor|np.ndarray, # Tensor (C,H,W) or (1,C,H,W), or array (H,W,3); in [0,1], or bytes
     longest:int=1280,      # A longer side is shrunk to this many pixels
     quality:int=90,        # Of the JPEG file
+    bands:Sequence[int]|None=None, # Three channels of a tensor to show; none = the first ones
 )->bytes: # A JPEG file
     "Encode an image for the browser"
     if isinstance(img, Tensor):
         img = img.detach()[0] if img.ndim==4 else img.detach()
-        img = img.movedim(0, -1).float().cpu().numpy() if img.ndim==3 else img.float().cpu().numpy()
+        if img.ndim!=3 or not len(img): img = img.float().cpu().numpy()
+        elif img.dtype==torch.uint8 and len(img)==3: img = img.movedim(0, -1).cpu().numpy()
+        else: img = rgb_picture(img, bands)
     img = np.asarray(img)
     if img.ndim==3 and img.shape[-1]==1: img = img[...,0]
     if img.ndim not in (2,3) or img.ndim==3 and img.shape[-1]!=3:
@@ -96,11 +99,11 @@ class TokenCanvas(anywidget.AnyWidget):
 
 # %% ../../nbs/workbench/00_widgets.ipynb #eee28667
 @patch
-def show_image(self:TokenCanvas, img:Tensor|np.ndarray, patch:int):
-    "Put an image (3,H*P,W*P) under the grid of its tokens"
+def show_image(self:TokenCanvas, img:Tensor|np.ndarray, patch:int, bands:Sequence[int]|None=None):
+    "Put an image (C,H*P,W*P) under the grid of its tokens; `bands` are the three to show"
     H,W = img.shape[-2:] if isinstance(img, Tensor) else img.shape[:2]
     self.grid = [H//patch,W//patch]
-    self.image = image_bytes(img)
+    self.image = image_bytes(img, bands=bands)
 
 @patch
 def show_heat(self:TokenCanvas, heat:Tensor|np.ndarray|None, vmax:float|None=None, vmin:float=0.):

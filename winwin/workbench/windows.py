@@ -13,7 +13,7 @@ from ..machine import patch
 from ..windows.layout import Windows, window_mask
 from ..windows.sampling import distance_histogram
 from ..windows.schemes import parse_scheme, scheme_coverage, scheme_of
-from ..data.images import load_image, to_images
+from ..data.images import read_image, to_images
 from ..worlds.datasets import DrivingWorld
 from ..bench.cost import Cost, Speed, as_model, measure_speed, step_seconds, trace_cost
 from .widgets import LineChart, TokenCanvas, boxes_windows, draw_canvas
@@ -80,6 +80,7 @@ class WindowExplorer(Explorer):
     ):
         super().__init__()
         self.img,self.patch = _whole_tokens(img, patch)
+        bands = self.choose_bands(self.img)
         self.speed = None    # Of the device, once it is measured
         self._drawn = None   # Scheme and seed of the windows that are shown
         self._boxes = []     # Windows last put on the canvas; others were moved by the user
@@ -92,7 +93,7 @@ class WindowExplorer(Explorer):
         hint = ipywidgets.HTML('for <code>winwin train</code>:')
         left = ipywidgets.VBox([self.canvas,self.table,widget_row([self.timer,hint,self.copy])])
         right = ipywidgets.VBox([self.coverage,self.chart])
-        self.arrange([self.scheme,self.again,self.seed,self.model], [left,right])
+        self.arrange([self.scheme,self.again,self.seed,self.model], bands, [left,right])
 
 # %% ../../nbs/workbench/03_windows.ipynb #732317c5
 def _whole_tokens(img, side):
@@ -101,7 +102,9 @@ def _whole_tokens(img, side):
     channels_first = isinstance(img, np.ndarray) and img.ndim==3 and img.shape[0]==3
     if channels_first: img = torch.from_numpy(img)
     side = side or 16
-    tensor = (load_image(Path(img)) if isinstance(img, (str,Path)) else to_images(img))[0]
+    bands = isinstance(img, torch.Tensor) and img.ndim==3 and img.shape[0]!=3
+    if isinstance(img, (str,Path)): tensor = read_image(img)
+    else: tensor = img if bands else to_images(img)[0]
     h,w = (o//side*side for o in tensor.shape[-2:])
     if not h or not w:
         raise ValueError(f'an image of {tuple(tensor.shape)} has no whole token of {side} pixels')
@@ -114,13 +117,18 @@ def _make_pictures(self:WindowExplorer, width):
     self.canvas = TokenCanvas(mode='windows', label='image with windows to move', width=width)
     self.coverage = TokenCanvas(label='how often a token is seen', width=330,
                                 lut=lut_bytes('magma'), opacity=.75)
-    for canvas in (self.canvas,self.coverage): canvas.show_image(self.img, self.patch)
+    self.show_bands()
     self.chart = LineChart(label='histogram of distances', width=330, height=150,
                            xlabel='distance of two seen tokens')
     self.table = ipywidgets.HTML()
     self.copy = CopyText()
 
 # %% ../../nbs/workbench/03_windows.ipynb #2fc425b3
+@patch
+def show_bands(self:WindowExplorer):
+    "Put the image on both canvases, in the chosen bands"
+    for canvas in (self.canvas,self.coverage): canvas.show_image(self.img, self.patch, self.bands)
+
 _SCHEMES = '2x22','3x18','4x15','1x31','28+15','2*16x30','2x20+168','tokens:968','full'
 _MODELS = ('winwin_seg_tiny','winwin_seg_small','winwin_seg_base','winwin_seg_large',
            'winwin_depth_base','winwin_flow_base')
