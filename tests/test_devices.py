@@ -204,6 +204,7 @@ CALLS = {
     'random_sizes': lambda d: random_sizes((20,30), 200, generator=there()),
     'sample_tokens': lambda d: sample_tokens((8,12), 5, 2, there()),
     'crop_windows': lambda d: [crop_windows(SCENES['image'].to(d), w, 8) for w in (W, W.to(d))],
+    'pack_windows as_packed': lambda d: [crop_windows(pack_windows(SCENES['image'].to(d), w, 8), as_packed(w), 8) for w in (W, EXTRA, EXTRA.to(d))],
     'distance_histogram': lambda d: distance_histogram(W.to(d)),
     'seen_neighbours': lambda d: seen_neighbours(W.to(d)),
     'scheme_coverage': lambda d: scheme_coverage('2x4', (8,12), 9, there()),

@@ -269,7 +269,8 @@ def load(self:RecipeStep, workers:int=0, steps:int=10_000)->Iterator[dict]:
     stream = ItemStream(recipe_data(self.recipe), self.task.keys, self.model.patch_size, cfg.seed,
                         recipe_augment(self.recipe, self.task), cfg.size,
                         self.task.kinds(), self.task.select)
-    return batches(stream, range(steps), cfg.batch_size, workers=workers, choose=self.choose)
+    choose = partial(self.task.window_batch, **self.choose.keywords)
+    return batches(stream, range(steps), cfg.batch_size, workers=workers, choose=choose)
 
 # %% ../../nbs/bench/02_contests.ipynb #a2736e9e
 def _recipe_step(preset, windows, **over):

@@ -68,19 +68,29 @@ def embed_timm(
 )->tuple[Tensor,Tensor|None]: # Tokens (B,prefix+N,C), and the blocks' argument `rope`
     "Tokens of `windows` with their positions in the full image, prefix tokens in front"
     p = model.patch_embed
-    n = model.num_prefix_tokens
     patches = patchify(img, p.patch_size[0], windows)
     x = p.norm(F.linear(patches, p.proj.weight.flatten(1), p.proj.bias)) # (B,N,C)
-    place = model._pos_embed(x.new_zeros(1,*windows.grid,x.shape[-1])) # (1,prefix+H*W,C)
-    place,rope = place if isinstance(place, tuple) else (place,None)
-    front = place[:,:n]
-    place = place[:,n:]
-    if not windows.is_full:
-        at = windows.index()
-        place = place[0,at] # (B,N,C)
-        if rope is not None: rope = _pick_rope(model, rope, at)
+    if windows.is_full: front,place,rope = _places(model, x, windows.grid)
+    elif windows.grids is None: front,place,rope = _places(model, x, windows.grid, windows.index())
+    else: front,place,rope = _mixed_places(model, x, windows)
     if model.pos_embed is not None: x = x + place
     return model.norm_pre(torch.cat([front.expand(x.shape[0],-1,-1),x], 1)),rope
+
+def _places(model, x, grid, at=None):
+    "What timm adds to prefix tokens and to tokens `at` of a grid, and their rotations"
+    n = model.num_prefix_tokens
+    place = model._pos_embed(x.new_zeros(1,*grid,x.shape[-1])) # (1,prefix+H*W,C)
+    place,rope = place if isinstance(place, tuple) else (place,None)
+    if at is None: return place[:,:n],place[:,n:],rope
+    return place[:,:n],place[0,n:][at],None if rope is None else _pick_rope(model, rope, at)
+
+def _mixed_places(model, x, windows):
+    "The same for images of several sizes: every grid has its own table and coordinates"
+    at = windows.own_index()
+    parts = [_places(model, x, grid, at[i:i+1]) for i,grid in enumerate(windows.grids)]
+    front,place,rope = zip(*parts)
+    axis = 1 if getattr(model, 'rope_mixed', False) else 0 # of the images
+    return front[0],torch.cat(place),None if rope[0] is None else torch.cat(rope, axis)
 
 def _pick_rope(model, rope, at):
     "Rotations of tokens `at`: (B,1,N,D), or (depth,B,heads,N,D) if layers and heads differ"

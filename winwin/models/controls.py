@@ -496,6 +496,7 @@ def parse_trainable(
                          f'{dict(last="last:4", lora="lora:16")[word]}')
     return word,int(number)
 
+# %% ../../nbs/models/07_controls.ipynb #4c28f67a
 def set_trainable(
     model:nn.Module, # Model with an `encoder`, changed in place
     text:str,        # 'all', 'head', 'last:N' or 'lora:N'

@@ -120,17 +120,16 @@ class FlowModel(WindowModel):
         match:int|None=None,         # Decoder block whose cross-attention logits to return too
     )->list[Tensor]|tuple[list[Tensor],Tensor]: # (B,outputs,h*P,w*P) per window; (B,heads,N1,N2)
         "Flow of every window of the first frame, and the logits of block `match`"
-        grid = self.encoder.grid(img1)
-        full = Windows.full(grid, device=img1.device)
-        w1,w2 = (full if w is None else w for w in (windows1,windows2))
+        w1 = self.encoder.place(img1, windows1)
+        w2 = self.encoder.place(img2, windows2)
         early = [h for h in self.hooks if h<self.encoder.depth]
         late = [h-self.encoder.depth for h in self.hooks if h>=self.encoder.depth]
         first,last = self.encode(img1, img2, windows1, windows2,
                                  sorted({*early,self.encoder.depth-1}))
-        pos = [w.to(img1.device).positions() for w in (w1,w2)]
+        pos = [w.positions() for w in (w1,w2)]
         seen = []
         wanted = None if match is None else {range(self.decoder.depth)[match]: seen}
-        deep = self.decoder(first[-1], last, *pos, late, grid, wanted)
+        deep = self.decoder(first[-1], last, *pos, late, w1.own_grid, wanted)
         maps = [self.to_pixels(m) for m in self.head(first[:len(early)]+deep, w1)]
         return maps if match is None else (maps,*seen)
 
@@ -177,7 +176,8 @@ class MatchingModel(FlowModel):
         match:int|None=None,         # Any number: return what the head found, too
     )->list[Tensor]|tuple[list[Tensor],list[WindowMatch]]: # (B,2,h*P,w*P) per window
         "Flow of every window of the first frame, in pixels"
-        if img1.shape!=img2.shape:
+        packed = windows1 is not None and windows1.packed # frames may show different shares
+        if img1.shape!=img2.shape and not packed:
             raise ValueError(f'frames of {tuple(img1.shape)} and {tuple(img2.shape)}; both need '
                              f'one shape (B,3,h,w)')
         w1,w2 = (self.encoder.place(img1, w) for w in (windows1,windows2))

@@ -293,6 +293,7 @@ class LoRALinear(nn.Linear):
         "The weight of a plain layer that does the same"
         return self.weight + (self.lora_b@self.lora_a).flatten(0,1).to(self.weight.dtype)
 
+# %% ../../nbs/models/01_layers.ipynb #6e65ddb0
 def add_lora(
     layer:nn.Linear, # Layer, changed in place; it keeps its name and its weights
     rank:int,        # Columns of B and rows of A

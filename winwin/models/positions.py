@@ -90,10 +90,13 @@ def sincos_pos(
     pos:Tensor,                    # Positions (B,N,2): y, x
     dim:int,                       # Channels per token, a multiple of 4
     base:float=10_000.,            # Ratio of the fastest to the slowest frequency
-    grid:tuple[int,int]|None=None, # Token grid (H,W) that the positions lie on; with `trained` only
+    grid:tuple|None=None, # Token grid (H,W) of the positions, or one per image; for `trained` only
     trained:tuple[int,int]|None=None, # Grid to resize the embedding from; none = no resizing
 )->Tensor: # (B,N,dim) float32
     "Fixed sine-cosine embedding of absolute positions"
+    if trained is not None and not isinstance(grid[0], int): # images of several sizes
+        return torch.cat([sincos_pos(one[None], dim, base, own, trained)
+                          for one,own in zip(pos, grid)])
     if trained is not None and tuple(trained)!=tuple(grid):
         return _resized(pos, dim, base, grid, trained)
     if dim%4:

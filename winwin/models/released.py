@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['croco_names', 'literal_kwargs', 'CrocoFile', 'read_croco', 'croco_arguments',
-           'to_croco', 'load_croco', 'load_depth_anything']
+           'to_croco', 'load_croco', 'load_depth_anything', 'is_depth_anything']
 
 # %% ../../nbs/models/08_released.ipynb #d870b9ae
 import ast, math, re
@@ -15,6 +15,7 @@ from inspect import signature
 from pathlib import Path
 import torch, torch.nn as nn
 from torch import Tensor
+from ..machine import read_json
 from .positions import half_to_pairs, pairs_to_half, sincos_pos
 from .vit import Decoder, ViT, vit_sizes
 from .loading import adapt_bands, empty_parameters, fill_model
@@ -329,6 +330,20 @@ def load_depth_anything(
     model = build_model('vit_small_patch14_dinov2:dense', arguments, ('encoder','head'))
     fill_model(model, named, path.name)
     return model
+
+# %% ../../nbs/models/08_released.ipynb #cf202d0a
+def is_depth_anything(
+    path:str|Path, # File of weights, or a folder
+)->bool:
+    "Whether `load_depth_anything` is meant for it"
+    path = Path(path)
+    if path.is_dir():
+        config = path/'config.json'
+        return config.exists() and read_json(config).get('model_type')=='depth_anything'
+    if not path.is_file(): return False
+    file = read_checkpoint(path)
+    weights = file['model'] if isinstance(file.get('model'), dict) else file
+    return any(str(k).startswith(('depth_head.','neck.fusion_stage.')) for k in weights)
 
 # %% ../../nbs/models/08_released.ipynb #9c23fbd2
 _da_names = ( # authors' and transformers' names of the head -> ours

@@ -142,7 +142,7 @@ def forward_intermediates(self:ViT,
     else:
         table = None
         trained = trained_grid(self.pos)
-        x = x + sincos_pos(pos, self.dim, grid=windows.grid, trained=trained).to(x.dtype)
+        x = x + sincos_pos(pos, self.dim, grid=windows.own_grid, trained=trained).to(x.dtype)
     return run_blocks(self.blocks, self.norm, x, table, windows, indices=indices,
                       checkpointing=self.checkpointing)
 

@@ -57,6 +57,7 @@ class CompletionTask(Task):
     "Completion: predict the hidden patches of frame 1 from the rest and frame 2"
     mask:float=.9     # Share of the tokens that are hidden
     name = 'pretrain'
+    whole = True
     target = 'image2'
     keys = ('image','image2')
     inputs = ('image','image2')

@@ -120,12 +120,11 @@ def match_targets(
 )->Tensor: # (B,N1) places in the token sequence of frame 2, or -1
     "Token of frame 2 that each token of frame 1 moves to; -1 if the windows do not show it"
     H,W = windows1.grid
-    mid = patch//2
     check_flow(flow, valid)
     i,j = _token_ids(flow, windows1, windows2, patch) # (B,N1), (B,N2)
-    centre_valid = None if valid is None else valid[:,mid::patch,mid::patch]
-    motion = full_precision(mark_unknown(flow[...,mid::patch,mid::patch], centre_valid, max_flow))
-    motion = motion.flatten(2).gather(2, i[:,None].expand(-1,2,-1))/patch # (B,2,N1), in tokens
+    shown = None if valid is None else _centres(valid, windows1, patch)
+    motion = mark_unknown(_centres(flow, windows1, patch), shown, max_flow)
+    motion = full_precision(motion)/patch                                 # (B,2,N1), in tokens
     to = (torch.stack([i%W, i//W], 1) + .5 + motion).floor()              # x before y
     inside = (to>=0).all(1) & (to[:,0]<W) & (to[:,1]<H)                   # false for NaN
     place = torch.full((len(flow),H*W), -1, device=flow.device)           # -1 = not seen
@@ -135,13 +134,28 @@ def match_targets(
     return out
 
 # %% ../../nbs/tasks/03_flow_scoring.ipynb #e3146649
+def _centres(x, windows, patch):
+    "Value (B,...,N) of the pixel in the middle of every seen token"
+    mid = patch//2
+    if windows.packed:
+        parts = [m[...,mid::patch,mid::patch].flatten(-2) for m in crop_windows(x, windows, patch)]
+        if windows.extra is not None:
+            first = (windows.num_tokens-windows.extra.shape[1])*patch**2
+            parts.append(x[...,0,first+mid*patch+mid::patch**2])
+        return torch.cat(parts, -1)
+    ids = windows.to(x.device).index().expand(len(x), -1)
+    for _ in range(x.ndim-3): ids = ids[:,None]
+    every = x[...,mid::patch,mid::patch].flatten(-2)
+    return every.gather(-1, ids.expand(*every.shape[:-1], -1))
+
 def _token_ids(flow, windows1, windows2, patch):
     "Flat ids of the seen tokens of both frames, on the device of `flow`"
     H,W = windows1.grid
     if windows2.grid!=(H,W):
         raise ValueError(f'the frames have grids {(H,W)} and {windows2.grid}; both frames of a '
                          f'pair have one size')
-    if tuple(flow.shape[2:])!=(H*patch,W*patch) or {windows1.batch,windows2.batch}-{1,len(flow)}:
+    whole = windows1.packed or tuple(flow.shape[2:])==(H*patch,W*patch)
+    if not whole or {windows1.batch,windows2.batch}-{1,len(flow)}:
         raise ValueError(f'flow {tuple(flow.shape)} does not match {windows1!r} and {windows2!r} '
                          f'with patch {patch}: give one flow of {H*patch}x{W*patch} pixels per '
                          f'image; see pad_to_patches')
@@ -186,9 +200,7 @@ def cell_targets(
     place = match_targets(known, windows1, windows2, cell, visible)
     ids = windows2.to(flow.device).index().expand(len(flow), -1)
     at = torch.where(place>=0, ids.gather(1, place.clamp(min=0)), H*W)
-    centre = known[:,0,cell//2::cell,cell//2::cell].flatten(1)
-    mine = windows1.to(flow.device).index().expand(len(flow), -1)
-    return at.where(~centre.gather(1, mine).isnan(), -1)
+    return at.where(~_centres(known[:,0], windows1, cell).isnan(), -1)
 
 # %% ../../nbs/tasks/03_flow_scoring.ipynb #247665a8
 def matching_loss(

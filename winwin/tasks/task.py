@@ -10,7 +10,7 @@ __all__ = ['WRONG', 'UNKNOWN', 'Task', 'fit_outputs', 'first_map', 'shade', 'mar
 # %% ../../nbs/tasks/00_task.ipynb #b9549934
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 import numpy as np, torch, torch.distributed as dist, torch.nn as nn
@@ -19,7 +19,9 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm.auto import tqdm
 from ..machine import evaluating, ignore_stop_signals, in_float64, patch, read_array
 from ..machine import replace_file
-from ..windows.layout import Windows, crop_windows, rgb_picture
+from ..windows.layout import Windows, as_packed, crop_windows, pack_windows, rgb_picture
+from ..windows.layout import stack_windows
+from ..windows.sampling import random_sizes
 from ..windows.schemes import Scheme
 from ..windows.tokens import pad_to_patches, unpad
 from ..data.augment import MAP_KINDS, MapKind
@@ -46,6 +48,7 @@ class Task:
     suffix:ClassVar[str] = '.png'                # Of files with maps
     settings:ClassVar[tuple[str,...]] = ()       # Arguments of `write`: 'bits', 'format', 'largest'
     weights:ClassVar[str] = 'uniform'            # Weights of overlapping tiles by default
+    whole:ClassVar[bool] = False                 # Whether its loss needs maps of the whole image
     filled:ClassVar[tuple[str,...]] = ()         # Fields that are no options: the data has them
     flags:ClassVar[dict[str,str]] = {}           # Field -> its name among all options
 
@@ -115,6 +118,63 @@ def draw_windows(self:Task,
     maps = [batch[k] for k in self.keys]
     windows,*maps = scheme.apply(*maps, patch=patch, generator=generator)
     return batch | dict(zip(self.keys, maps), windows=windows)
+
+# %% ../../nbs/tasks/00_task.ipynb #8141fdae
+@patch
+def window_batch(self:Task,
+    items:Sequence[dict[str,Tensor]],      # The `keys` of each image, (...,H*P,W*P)
+    scheme:Scheme,                         # How to choose windows
+    patch:int,                             # Pixels per token side P
+    generator:torch.Generator|None=None,   # Source of randomness
+)->dict: # The keys, and `windows`
+    "Items of any sizes as one batch: windows of every image, and only their pixels"
+    sizes = sorted({tuple(o['image'].shape[-2:]) for o in items})
+    groups = [items]
+    if len(sizes)>1:
+        groups = [[o] for o in items]
+        scheme = _one_layout(scheme, sizes, patch, generator)
+    parts = []
+    for group in groups:
+        batch = {k: torch.stack([o[k] for o in group]) for k in items[0]}
+        batch = self.draw_windows(batch, scheme, patch, generator)
+        parts.append(batch if self.whole else self.pack(batch, patch))
+    return parts[0] if len(parts)==1 else _join(parts, sizes)
+
+# %% ../../nbs/tasks/00_task.ipynb #15e8f2ac
+@patch
+def pack(self:Task, batch:dict, patch:int)->dict: # With maps (B,...,1,N*P*P)
+    "The batch with only the pixels that windows show; whole images stay as they are"
+    out = dict(batch)
+    for k in self.keys:
+        name = 'windows2' if k=='image2' else 'windows'
+        if batch[name].is_full: continue
+        out[k] = pack_windows(batch[k], batch[name], patch)
+        out[name] = as_packed(batch[name])
+    return out
+
+# %% ../../nbs/tasks/00_task.ipynb #dc5e4c2c
+def _one_layout(scheme, sizes, patch, generator):
+    "A scheme whose windows have the same sizes in images of several sizes"
+    some = ' and '.join(f'{h}x{w}' for h,w in sizes[:3])
+    if scheme.kind=='full':
+        raise ValueError(f'images of different sizes in one batch, {some}, and windows that show '
+                         f'them whole; give windows such as 2x22, size=(height, width) to resize '
+                         f'all, or batches of 1')
+    if scheme.kind!='random': return scheme
+    grid = tuple(min(o[i] for o in sizes)//patch for i in (0,1))
+    drawn = random_sizes(grid, **dict(scheme.options), generator=generator)
+    return replace(scheme, kind='windows', sizes=drawn)
+
+# %% ../../nbs/tasks/00_task.ipynb #745dc6cb
+def _join(parts, sizes):
+    "Batches of one image each as one batch"
+    def join(values):
+        if isinstance(values[0], Windows): return stack_windows(values, mixed=True)
+        if len({o.shape for o in values})==1: return torch.cat(values)
+        some = ' and '.join(f'{h}x{w}' for h,w in sizes[:3])
+        raise ValueError(f'images of different sizes in one batch, {some}, and a task that needs '
+                         f'them whole; give size=(height, width) to resize all, or batches of 1')
+    return {k: join([o[k] for o in parts]) for k in parts[0]}
 
 # %% ../../nbs/tasks/00_task.ipynb #75d0cbc8
 @patch

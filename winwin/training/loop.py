@@ -167,7 +167,7 @@ def batches(self:TrainRun)->Iterator[dict]:
     "Batches with windows, for the steps that are left"
     cfg = self.config
     acc = self.accelerator
-    choose = partial(self.task.draw_windows, scheme=parse_scheme(cfg.windows), patch=self.patch)
+    choose = partial(self.task.window_batch, scheme=parse_scheme(cfg.windows), patch=self.patch)
     source = item_batches(self.draws, range(self.step, cfg.steps), cfg.batch_size, cfg.accumulate,
                           acc.process_index, acc.num_processes, cfg.workers,
                           acc.device.type=='cuda', choose)

@@ -109,7 +109,7 @@ def batches(
     world:int=1,           # Processes
     workers:int=0,         # Processes that load data
     pin_memory:bool=False, # Ready for a GPU
-    choose:Callable|None=None, # (batch, generator=) -> batch with windows, where data is loaded
+    choose:Callable|None=None, # (items, generator=) -> batch with windows, where data is loaded
 )->Iterator[dict[str,Tensor]]:
     "The batches of some steps, in order"
     one = dict(batch=batch, accumulate=accumulate, world=world)
@@ -132,10 +132,9 @@ def _collate(choose, seed, items):
     error = next((o for o in items if isinstance(o, Exception)), None)
     if error is not None: return error
     try:
-        batch = stack(items)
-        if choose is None: return batch
-        rng = derive_generator(seed, 3, batch['draw'][0].item())
-        with default_device('cpu'): return choose(batch, generator=rng)
+        if choose is None: return stack(items)
+        rng = derive_generator(seed, 3, items[0]['draw'].item())
+        with default_device('cpu'): return choose(items, generator=rng)
     except ValueError as error: # raised in the main process
         which = ', '.join(str(o['index'].item()) for o in items)
         return ValueError(f'{error} (items {which} of the training set)')

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .layout import Windows, tokens_of, brief, as_size, as_sizes, window_mask, stack_windows
-    from .layout import crop_windows, rgb_picture, show_windows
+    from .layout import crop_windows, pack_windows, as_packed, rgb_picture, show_windows
     from .sampling import free_corners, sample_windows, sample_tokens, random_sizes
     from .sampling import distance_histogram, seen_neighbours
     from .schemes import Scheme, parse_scheme, scheme_coverage, scheme_of, usual_windows
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'Windows': 'layout', 'tokens_of': 'layout', 'brief': 'layout', 'as_size': 'layout',
     'as_sizes': 'layout', 'window_mask': 'layout', 'stack_windows': 'layout',
-    'crop_windows': 'layout', 'rgb_picture': 'layout', 'show_windows': 'layout',
+    'crop_windows': 'layout', 'pack_windows': 'layout', 'as_packed': 'layout',
+    'rgb_picture': 'layout', 'show_windows': 'layout',
     'free_corners': 'sampling', 'sample_windows': 'sampling', 'sample_tokens': 'sampling',
     'random_sizes': 'sampling', 'distance_histogram': 'sampling', 'seen_neighbours': 'sampling',
     'Scheme': 'schemes', 'parse_scheme': 'schemes', 'scheme_coverage': 'schemes',

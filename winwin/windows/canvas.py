@@ -21,7 +21,8 @@ def refine_windows(
     if k<1: raise ValueError(f'{k} cells per token side; give a whole number of at least 1')
     sizes = tuple((h*k,w*k) for h,w in windows.sizes)
     H,W = windows.grid
-    return Windows.unchecked(windows.yx*k, sizes, (H*k,W*k))
+    grids = None if windows.grids is None else tuple((h*k,w*k) for h,w in windows.grids)
+    return Windows.unchecked(windows.yx*k, sizes, (H*k,W*k), None, grids, windows.packed)
 
 # %% ../../nbs/windows/05_canvas.ipynb #978fe17d
 def paste_windows(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Windows', 'tokens_of', 'brief', 'as_size', 'as_sizes', 'window_mask', 'stack_windows',
-           'crop_windows', 'rgb_picture', 'show_windows']
+           'crop_windows', 'pack_windows', 'as_packed', 'rgb_picture', 'show_windows']
 
 # %% ../../nbs/windows/00_layout.ipynb #11fab520
 from collections.abc import Iterable, Sequence
@@ -23,6 +23,8 @@ class Windows:
     sizes:Sequence[tuple[int,int]] # One (h,w) per window
     grid:tuple[int,int]            # Token grid (H,W)
     extra:Tensor|None=None         # Flat ids (B,e) of isolated tokens: context, no head, no loss
+    grids:Sequence[tuple[int,int]]|None=None # Grid of each image, if they differ; `grid` holds all
+    packed:bool=False              # Whether pixels come as strips, see `pack_windows`
 
     def __post_init__(self): self._check()
     def __len__(self): return len(self.sizes)
@@ -38,11 +40,12 @@ class Windows:
         return cls.unchecked(corner, ((H,W),), (H,W))
 
     @classmethod
-    def unchecked(cls, yx:Tensor, sizes:tuple, grid:tuple[int,int], extra:Tensor|None=None):
+    def unchecked(cls, yx:Tensor, sizes:tuple, grid:tuple[int,int], extra:Tensor|None=None,
+                  grids:tuple|None=None, packed:bool=False):
         "Windows known to be valid: no check, so no device sync, and compilers can trace it"
         w = object.__new__(cls)
-        for k,v in dict(yx=yx, sizes=sizes, grid=grid, extra=extra).items():
-            object.__setattr__(w, k, v)
+        fields = dict(yx=yx, sizes=sizes, grid=grid, extra=extra, grids=grids, packed=packed)
+        for k,v in fields.items(): object.__setattr__(w, k, v)
         return w
 
 # %% ../../nbs/windows/00_layout.ipynb #c6ecd651
@@ -62,9 +65,14 @@ def device(self:Windows)->torch.device:
     return self.yx.device
 
 @patch_property
+def own_grid(self:Windows)->tuple: # (H,W), or one per image
+    "The grid that images have in common, or the grid of each"
+    return self.grid if self.grids is None else self.grids
+
+@patch_property
 def is_full(self:Windows)->bool:
     "Whether the whole image is one window"
-    return self.sizes==(self.grid,)
+    return self.sizes==(self.grid,) and self.grids is None
 
 # %% ../../nbs/windows/00_layout.ipynb #3c743a30
 def tokens_of(
@@ -115,6 +123,13 @@ def positions(self:Windows)->Tensor: # (B,N,2)
     i = self.index()
     W = self.grid[1]
     return torch.stack([i//W, i%W], -1)
+
+@patch
+def own_index(self:Windows)->Tensor: # (B,N)
+    "Flat id of every seen token in the grid of its own image"
+    if self.grids is None: return self.index()
+    y,x = self.positions().unbind(-1)
+    return y*torch.tensor([[W] for _,W in self.grids], device=y.device) + x
 
 # %% ../../nbs/windows/00_layout.ipynb #31b10b9e
 def as_size(
@@ -169,6 +184,16 @@ def _check_extra(extra, batch, tokens):
                          f'(B,e) in [0,{tokens})')
 
 # %% ../../nbs/windows/00_layout.ipynb #28951aa4
+def _check_grids(w):
+    "The grid of every image as a tuple; raise unless they hold the windows and `grid` holds them"
+    grids = tuple(as_size(o, 'grid') for o in w.grids)
+    if len(grids)!=w.batch: raise ValueError(f'{len(grids)} grids for {w.batch} images')
+    for i,own in enumerate(grids):
+        if own[0]>w.grid[0] or own[1]>w.grid[1]:
+            raise ValueError(f'the grid {own} of image {i} leaves the grid {w.grid} of all')
+        _check_corners(w.yx[i:i+1], w.sizes, own)
+    return grids
+
 @patch
 def _check(self:Windows):
     "Normalise the fields; raise a `ValueError` unless every token is inside and seen at most once"
@@ -179,6 +204,7 @@ def _check(self:Windows):
     extra = None if self.extra is None else self.extra.long().to(self.device)
     for k,v in dict(yx=self.yx.long(), sizes=sizes, grid=grid, extra=extra).items():
         object.__setattr__(self, k, v)
+    if self.grids is not None: object.__setattr__(self, 'grids', _check_grids(self))
     ids = self.index()
     seen = torch.zeros(self.batch, grid[0]*grid[1], dtype=torch.int32, device=self.device)
     seen.scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.int32))
@@ -210,28 +236,34 @@ def to(self:Windows,
 )->Windows:
     "The same windows on `device`"
     def move(t): return None if t is None else t.to(device, non_blocking=non_blocking)
-    return Windows.unchecked(move(self.yx), self.sizes, self.grid, move(self.extra))
+    return Windows.unchecked(move(self.yx), self.sizes, self.grid, move(self.extra), self.grids,
+                             self.packed)
 
 @patch
 def pin_memory(self:Windows)->Windows:
     "A copy in pinned memory, which a GPU fetches without a wait; a `DataLoader` calls it"
     extra = None if self.extra is None else self.extra.pin_memory()
-    return Windows.unchecked(self.yx.pin_memory(), self.sizes, self.grid, extra)
+    return Windows.unchecked(self.yx.pin_memory(), self.sizes, self.grid, extra, self.grids,
+                             self.packed)
 
 # %% ../../nbs/windows/00_layout.ipynb #e432072a
 def _flatten(w):
     leaves = [w.yx] if w.extra is None else [w.yx,w.extra]
-    return leaves,(w.sizes,w.grid)
+    return leaves,(w.sizes,w.grid,w.grids,w.packed)
 
 def _flatten_with_keys(w):
     leaves,context = _flatten(w)
     return [(_pytree.GetAttrKey(k), v) for k,v in zip(('yx','extra'), leaves)],context
 
-def _unflatten(leaves, context): return Windows.unchecked(leaves[0], *context, *leaves[1:])
+def _unflatten(leaves, context):
+    extra = leaves[1] if len(leaves)>1 else None
+    return Windows.unchecked(leaves[0], *context[:2], extra, *context[2:])
 
 def _load_context(context):
-    "Sizes and grid from what JSON made of them"
-    return tuple(map(tuple, context[0])),tuple(context[1])
+    "Sizes, grid, grids and packed from what JSON made of them"
+    sizes,grid,grids,packed = [*context,None,False][:4] # earlier versions wrote two
+    grids = None if grids is None else tuple(map(tuple, grids))
+    return tuple(map(tuple, sizes)),tuple(grid),grids,packed
 
 _pytree.register_pytree_node(Windows, _flatten, _unflatten, flatten_with_keys_fn=_flatten_with_keys,
                              to_dumpable_context=list, from_dumpable_context=_load_context,
@@ -249,16 +281,25 @@ def window_mask(
 # %% ../../nbs/windows/00_layout.ipynb #3fdb68b3
 def stack_windows(
     windows:Sequence[Windows], # Windows with the same sizes on the same grid
+    mixed:bool=False,          # Whether grids may differ; then every image keeps its own
 )->Windows: # Of all the images
     "Windows of several images or batches as one batch"
     first = windows[0]
     for other in windows:
         extras = [0 if w.extra is None else w.extra.shape[1] for w in (first,other)]
-        if (other.sizes,other.grid)!=(first.sizes,first.grid) or extras[0]!=extras[1]:
+        fits = other.sizes==first.sizes and (mixed or other.grid==first.grid)
+        if not fits or extras[0]!=extras[1] or other.packed!=first.packed:
             raise ValueError(f'{first!r} and {other!r} cannot be one batch: sizes, grid and '
                              f'number of extra tokens must agree')
-    extra = None if first.extra is None else torch.cat([w.extra for w in windows])
-    return Windows.unchecked(torch.cat([w.yx for w in windows]), first.sizes, first.grid, extra)
+    grid = max(w.grid[0] for w in windows),max(w.grid[1] for w in windows)
+    each = tuple(g for w in windows for g in (w.grids or (w.grid,)*w.batch))
+    extra = None if first.extra is None else torch.cat([_ids_on(w, grid[1]) for w in windows])
+    return Windows.unchecked(torch.cat([w.yx for w in windows]), first.sizes, grid, extra,
+                             None if set(each)=={grid} else each, first.packed)
+
+def _ids_on(w, W):
+    "Flat ids of the extra tokens on a grid of another width"
+    return w.extra//w.grid[1]*W + w.extra%w.grid[1]
 
 def _collate(batch, *, collate_fn_map=None): return stack_windows(batch)
 
@@ -271,6 +312,7 @@ def crop_windows(
     patch:int=16,     # Pixels per token side P
 )->list[Tensor]: # One (B,C,h*P,w*P) or (B,h*P,w*P) per window
     "Cut the pixels of every window out of `x`"
+    if windows.packed: return _unpack(x, windows, patch)
     H,W = windows.grid
     fits = x.ndim>=3 and tuple(x.shape[-2:])==(H*patch,W*patch) and windows.batch in (1,len(x))
     if not fits or not len(x):
@@ -299,6 +341,41 @@ def _index_windows(x, windows, patch):
         places = x.unfold(-2, h*patch, patch).unfold(-2, w*patch, patch)
         return places.movedim((-4,-3), (1,2))[image,corners[:,i,0],corners[:,i,1]]
     return [cut(i) for i in range(len(windows))]
+
+# %% ../../nbs/windows/00_layout.ipynb #df26a674
+def pack_windows(
+    x:Tensor,         # Image or flow (B,C,H*P,W*P), or labels (B,H*P,W*P)
+    windows:Windows,  # Windows on the token grid (H,W), N tokens
+    patch:int=16,     # Pixels per token side P
+)->Tensor: # (B,C,1,N*P*P) or (B,1,N*P*P)
+    "The pixels of all windows as one strip per image; `crop_windows` takes it apart again"
+    parts = [m.flatten(-2) for m in crop_windows(x, windows, patch)]
+    if windows.extra is not None: parts.append(_pick_patches(x, windows, patch).flatten(-3))
+    return torch.cat(parts, -1).unsqueeze(-2)
+
+def as_packed(
+    windows:Windows, # Windows whose pixels are packed
+)->Windows:
+    "The same windows, `packed`"
+    return Windows.unchecked(windows.yx, windows.sizes, windows.grid, windows.extra,
+                             windows.grids, True)
+
+# %% ../../nbs/windows/00_layout.ipynb #488b8826
+def _pick_patches(x, windows, patch):
+    "The patches of extra tokens (B,...,e,P,P)"
+    image = torch.arange(len(x), device=x.device)[:,None]
+    ids = windows.extra.to(x.device)
+    cells = x.unfold(-2, patch, patch).unfold(-2, patch, patch).movedim((-4,-3), (1,2))
+    return cells[image,ids//windows.grid[1],ids%windows.grid[1]].movedim(1, -3)
+
+def _unpack(x, windows, patch):
+    "The pixels of every window, from strips"
+    lengths = [h*w*patch**2 for h,w in windows.sizes]
+    if x.ndim<3 or x.shape[-2]!=1 or x.shape[-1]<sum(lengths) or len(x)!=windows.batch:
+        raise ValueError(f'a tensor of shape {tuple(x.shape)} does not hold the strips of '
+                         f'{windows!r} with patch {patch}; pack_windows makes them')
+    parts = x[...,0,:sum(lengths)].split(lengths, -1)
+    return [o.unflatten(-1, (h*patch,w*patch)) for o,(h,w) in zip(parts, windows.sizes)]
 
 # %% ../../nbs/windows/00_layout.ipynb #c5dd3367
 def rgb_picture(

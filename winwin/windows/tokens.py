@@ -9,7 +9,7 @@ __all__ = ['patch_view', 'patchify', 'unpatchify', 'pad_to_patches', 'unpad', 'g
 # %% ../../nbs/windows/03_tokens.ipynb #d24b5b95
 import torch, torch.nn.functional as F, torch.nn as nn
 from torch import Tensor
-from .layout import Windows
+from .layout import Windows, crop_windows
 
 # %% ../../nbs/windows/03_tokens.ipynb #d0276742
 def patch_view(
@@ -32,12 +32,22 @@ def patchify(
     windows:Windows|None=None, # Which patches, in their order; none: all, row by row
 )->Tensor: # (B,N,C*P*P)
     "Flat patches of `img`, all or those inside `windows`"
+    if windows is not None and windows.packed: return _strip_patches(img, patch, windows)
     x = patch_view(img, patch)
     if windows is not None: windows = check_windows(windows, img, x.shape[1:3])
     if windows is None or windows.is_full: return x.flatten(3).flatten(1,2)
     image = torch.arange(len(x), device=x.device)[:,None]
     row,col = windows.positions().unbind(-1)
     return x[image,row,col].flatten(2)
+
+def _strip_patches(img, patch, windows):
+    "Flat patches (B,N,C*P*P) of images that come as strips"
+    parts = [patch_view(m, patch).flatten(3).flatten(1,2)
+             for m in crop_windows(img, windows, patch)]
+    if windows.extra is not None:
+        n = windows.extra.shape[1]
+        parts.append(img[:,:,0,-n*patch**2:].unflatten(-1, (n,-1)).transpose(1,2).flatten(2))
+    return torch.cat(parts, 1)
 
 # %% ../../nbs/windows/03_tokens.ipynb #6fbdede4
 def unpatchify(
@@ -146,7 +156,7 @@ def check_windows(
 )->Windows: # The windows, on the device of `img`
     "Windows on the device of `img`; raise if grid or number of images do not match"
     grid = tuple(grid)
-    if windows.grid!=grid:
+    if not windows.packed and windows.grid!=grid:
         raise ValueError(f'the windows lie on a {windows.grid} grid and the image has {grid} '
                          f'tokens; draw them with sample_windows({grid}, ...)')
     if windows.batch not in (1,img.shape[0]): # not len(): exporters would make it a constant
