@@ -655,8 +655,8 @@ Command = Union[tuple(_sub(kind, name) for name,kind in _COMMANDS.items())]
 def _ended_by_signals():
     "Within: SIGTERM and SIGHUP end the command in order; under nohup the second is ignored"
     def stop(number, frame): raise SystemExit(128+number)
-    names = [k for k in ('SIGTERM','SIGHUP') if hasattr(signal, k)]
-    numbers = [n for k in names if signal.getsignal(n := getattr(signal, k))!=signal.SIG_IGN]
+    numbers = [getattr(signal, k) for k in ('SIGTERM','SIGHUP') if hasattr(signal, k)]
+    numbers = [n for n in numbers if signal.getsignal(n)!=signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread(): numbers = []
     before = {n: signal.signal(n, stop) for n in numbers}
     try: yield

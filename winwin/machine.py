@@ -178,6 +178,7 @@ def replace_file(
         raise (OSError(error.errno, text) if error.errno else OSError(text)) from error
     finally: tmp.unlink(missing_ok=True)
 
+# %% ../nbs/00_machine.ipynb #cfaef779
 def write_text(
     path:str|Path, # File to write or to replace
     text:str,      # What it shall hold
@@ -403,6 +404,7 @@ def unknown_name(
     elif len(known)<=20: text += (' There are ' if near else '; there are ') + ', '.join(known)
     return ValueError(text + (f' ({hint})' if hint else ''))
 
+# %% ../nbs/00_machine.ipynb #a5e09bda
 def printable(
     text, # Text, or a path
 )->str:
@@ -504,6 +506,7 @@ def _sign(self:Roll):
             since = math.inf
         if self.over.wait(self.every): return
 
+# %% ../nbs/00_machine.ipynb #53851b5b
 @patch
 def _signatures(self:Roll, ranks):
     "What some processes signed last; those that never did are left out"

@@ -85,6 +85,7 @@ def read_state(
     "The state that `write_state` wrote"
     return read_folder(folder, _read_state)
 
+# %% ../../nbs/training/01_checkpoints.ipynb #ec328e43
 def _read_state(folder):
     "The state in a folder that nobody replaces"
     for name in ('state.safetensors','state.json'):

@@ -54,7 +54,8 @@ def _lines(path):
         try: line = json.loads(text)
         except (ValueError,RecursionError): continue
         if not isinstance(line, dict) or not isinstance(line.get('step'), int): continue
-        if isinstance(scores := line.get('eval'), dict): # JSON has no NaN
+        scores = line.get('eval')
+        if isinstance(scores, dict): # JSON has no NaN
             line['eval'] = {k: math.nan if v is None else v for k,v in scores.items()}
         out.append(line)
     return out

@@ -234,6 +234,7 @@ def collect(self:TrainRun):
     model = self.raw if self.ema is None else self.ema.module
     self.whole.load_state_dict(unshard(model.state_dict()))
 
+# %% ../../nbs/training/03_loop.ipynb #73ea52f8
 def _accelerator(config):
     "The accelerator for the precision of a configuration; that of an earlier run is replaced"
     precision = _best_precision() if config.precision=='auto' else config.precision

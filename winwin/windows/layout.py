@@ -176,6 +176,7 @@ def _check_corners(yx, sizes, grid):
                          f'leaves the {grid} grid; '
                          f'its corner must lie between (0, 0) and {tuple(last[i].tolist())}')
 
+# %% ../../nbs/windows/00_layout.ipynb #00df9557
 def _check_extra(extra, batch, tokens):
     "Raise unless `extra` are flat ids (`batch`,e) below `tokens`"
     ok = extra.ndim==2 and len(extra)==batch and _is_whole(extra)
