@@ -1919,6 +1919,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'winwin.models.released._make': ('models/released.html#_make', 'winwin/models/released.py'),
                                         'winwin.models.released._parts': ('models/released.html#_parts', 'winwin/models/released.py'),
                                         'winwin.models.released._pos_grid': ('models/released.html#_pos_grid', 'winwin/models/released.py'),
+                                        'winwin.models.released._read_depth_anything': ( 'models/released.html#_read_depth_anything',
+                                                                                         'winwin/models/released.py'),
                                         'winwin.models.released._rename': ('models/released.html#_rename', 'winwin/models/released.py'),
                                         'winwin.models.released._reorder': ('models/released.html#_reorder', 'winwin/models/released.py'),
                                         'winwin.models.released._reorder_rows': ( 'models/released.html#_reorder_rows',
