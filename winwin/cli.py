@@ -295,6 +295,7 @@ def read_palette(
     except (ValueError,TypeError,KeyError):
         raise ValueError(f'{path} holds no colours; write r g b or #rrggbb, one a line') from None
 
+# %% ../nbs/91_cli.ipynb #03d4c4b9
 def _color(row):
     "Red, green and blue of a row: three numbers, or #rrggbb"
     words = row.replace(',', ' ').split() if isinstance(row, str) else list(row)

@@ -215,6 +215,7 @@ def write_folder(
     finally: shutil.rmtree(part, ignore_errors=True) # a full disk gets its space back
     return path
 
+# %% ../nbs/00_machine.ipynb #53a8186a
 def _put(part, path):
     "Rename a complete folder to `path`, which may exist"
     if not path.exists(): part.rename(path)

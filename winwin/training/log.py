@@ -60,6 +60,7 @@ def _lines(path):
         out.append(line)
     return out
 
+# %% ../../nbs/training/02_log.ipynb #de3b8027
 def _tensorboard(out):
     "TensorBoard's writer for a folder; an error says how to install it"
     try: from torch.utils.tensorboard import SummaryWriter
