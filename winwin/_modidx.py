@@ -1285,8 +1285,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'winwin.inference.export._FlowPass.__call__': ( 'inference/export.html#_flowpass.__call__',
                                                                                          'winwin/inference/export.py'),
                                          'winwin.inference.export._Fusion': ('inference/export.html#_fusion', 'winwin/inference/export.py'),
-                                         'winwin.inference.export._Fusion._double': ( 'inference/export.html#_fusion._double',
-                                                                                      'winwin/inference/export.py'),
                                          'winwin.inference.export._Fusion.forward': ( 'inference/export.html#_fusion.forward',
                                                                                       'winwin/inference/export.py'),
                                          'winwin.inference.export._check_torch': ( 'inference/export.html#_check_torch',
