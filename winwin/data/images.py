@@ -48,6 +48,7 @@ def _refuse_bomb(path, size):
         raise ValueError(f'{path} claims {h}x{w} pixels in {there} bytes; it is refused because '
                          f'decoding it could fill the memory')
 
+# %% ../../nbs/data/00_images.ipynb #618f4397
 _ORIENTATION = 0x0112 # EXIF tag; 5 to 8 swap height and width
 _TURNS = {2: 'FLIP_LEFT_RIGHT', 3: 'ROTATE_180', 4: 'FLIP_TOP_BOTTOM', 5: 'TRANSPOSE',
           6: 'ROTATE_270', 7: 'TRANSVERSE', 8: 'ROTATE_90'}
@@ -92,6 +93,7 @@ def _band_axis(path, shape, axes=''):
     raise ValueError(f'{path} has shape {tuple(shape)}; an image is (height,width), '
                      f'(height,width,bands) or (bands,height,width)')
 
+# %% ../../nbs/data/00_images.ipynb #2cf52dd9
 def _open_tiff(path):
     "A TIFF, opened by tifffile, with its first series of pages"
     try: import tifffile
@@ -278,6 +280,7 @@ def to_images(
     else: check_bands(x, *own)
     return x if x.ndim==4 else x[None]
 
+# %% ../../nbs/data/00_images.ipynb #3c1a9b26
 def check_range(
     x:Tensor,            # Images, any shape
     where:str='',        # Begins the message, such as "'image' is"

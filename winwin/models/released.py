@@ -331,6 +331,18 @@ def load_depth_anything(
     fill_model(model, named, path.name)
     return model
 
+# %% ../../nbs/models/08_released.ipynb #83532b62
+def _read_depth_anything(path):
+    "Tensors by name, and transformers' config if there is one"
+    file = read_checkpoint(path/'model.safetensors' if path.is_dir() else path)
+    weights = file['model'] if isinstance(file.get('model'), dict) else file
+    config = file.get('config') or {}
+    if config.get('depth_estimation_type')=='metric':
+        raise ValueError(f'{path.name} predicts metres through a sigmoid; only models of relative '
+                         'depth are read')
+    found = {str(k).removeprefix('module.'): v for k,v in weights.items() if isinstance(v, Tensor)}
+    return found,config
+
 # %% ../../nbs/models/08_released.ipynb #cf202d0a
 def is_depth_anything(
     path:str|Path, # File of weights, or a folder
@@ -362,6 +374,7 @@ _da_names = ( # authors' and transformers' names of the head -> ours
 _da_parts = ((r'\.residual_layer(\d)\.convolution(\d)', r'.resConfUnit\1.conv\2'),
              (r'(refinenet\d)\.projection', r'\1.out_conv'))
 
+# %% ../../nbs/models/08_released.ipynb #94967c35
 def _depth_anything_names(weights):
     "Weights of encoder and head by our names"
     front = 'pretrained.','backbone.'
@@ -392,6 +405,7 @@ def _depth_anything_arguments(named, where):
                 img_size=side*patch, mlp_ratio=shape(front+'blocks.0.mlp.fc1.weight')[0]/dim,
                 norm_all=True, head='dpt', head_args=head)
 
+# %% ../../nbs/models/08_released.ipynb #73d78fc3
 def _v2_hooks(depth): return [4,11,17,23] if depth==24 else dpt_hooks(depth)
 
 def _stages(config):

@@ -361,6 +361,7 @@ def check_settings(self:Task, **settings)->dict: # Those that are given
             raise ValueError(f'{k} does not apply to {self.name}; leave it out')
     return given
 
+# %% ../../nbs/tasks/00_task.ipynb #d230d424
 @patch
 def file_of(self:Task, folder:Path, kind:str, name:str, **settings)->Path:
     "Path of the file of a kind"

@@ -124,6 +124,7 @@ def change(
         parts[part] = replace(parts[part], **mine)
     return Recipe(**parts)
 
+# %% ../../nbs/training/05_recipes.ipynb #dc526f86
 def _retask(recipe, name):
     "The recipe with another task"
     kind = task_class(name)
@@ -429,6 +430,7 @@ def recipe_model(
         torch.manual_seed(train.seed)
         return _begin(recipe.model, task, _model_options(recipe.model, task) | bands)
 
+# %% ../../nbs/training/05_recipes.ipynb #2bea9272
 def _model_options(r, task):
     "Arguments of `create_model` that differ from its defaults"
     made_for = model_task(r.name)
