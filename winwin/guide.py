@@ -232,6 +232,7 @@ def all_options()->dict[str,list[str]]: # Name -> what stands for its value, wha
         out |= option_texts(kind)
     return out
 
+# %% ../nbs/89_guide.ipynb #f2c2d4df
 def preset_options()->dict[str,dict]:
     "What `recipe_help` says, by preset"
     from winwin.training.recipes import presets
@@ -406,6 +407,7 @@ def preset_help(
             parts += ['', group, columns(rows, width, indent=2)]
     return '\n'.join(parts)
 
+# %% ../nbs/89_guide.ipynb #6af19096
 def option_row(
     name:str,         # Field
     value:str,        # What stands for its value

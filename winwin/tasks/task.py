@@ -367,6 +367,7 @@ def check_settings(self:Task, **settings)->dict: # Those that are given
                          f'{", ".join(self.formats)}')
     return given | dict(format=dotted)
 
+# %% ../../nbs/tasks/00_task.ipynb #d230d424
 @patch
 def file_of(self:Task, folder:Path, kind:str, name:str, format:str|None=None, **settings)->Path:
     "Path of the file of a kind"
