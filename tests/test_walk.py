@@ -8,7 +8,7 @@ called with a stand-in for the long part, which `test_demo.py` and `test_workben
 import json, re, shlex, subprocess
 from configparser import ConfigParser
 from pathlib import Path
-import pytest, torch
+import numpy as np, pytest, torch
 from torchvision.transforms.functional import to_pil_image
 
 import nb as tool # tools/
@@ -53,7 +53,13 @@ def fresh(tmp_path, monkeypatch):
     picture(tmp_path/'IMAGES'/'a.png', (512,512), 0)
     cells = json.loads((ROOT/'nbs/howto/own_task.ipynb').read_text(encoding='utf-8'))['cells']
     task = next(s for s in (''.join(c['source']) for c in cells) if s.startswith('source = """'))
-    (tmp_path/'my_tasks.py').write_text(task.split('"""')[1]) # the file that the page on own tasks shows
+    (tmp_path/'my_tasks.py').write_text(task.split('"""')[1]) # the files that the page on own tasks shows
+    heights = next(s for s in (''.join(c['source']) for c in cells) if 'heights = """' in s)
+    (tmp_path/'my_heights.py').write_text(heights.split('"""')[1])
+    (tmp_path/'data/height').mkdir(parents=True)
+    for i in range(5):
+        picture(tmp_path/f'data/images/{i}.png', (224,448), i)
+        np.save(tmp_path/f'data/height/{i}.npy', np.zeros((224,448), np.float32))
     five_bands(tmp_path)
     save_file(timm.create_model('vit_tiny_patch16_224').state_dict(), tmp_path/'deit_tiny_patch16_224.safetensors')
     monkeypatch.chdir(tmp_path)
