@@ -60,6 +60,7 @@ class TrainConfig:
     size:tuple[int,int]|None=None # Resize images to pixels (H,W); none = as they are
     precision:str='auto'          # 'no', 'bf16', 'fp16'; auto = bf16 if the GPU has it, no on CPUs
     compile:bool=False            # Compile model and loss with torch.compile, once per layout
+    checkpointing:bool=False      # Recompute activations in the backward pass: less memory
     seed:int=0                    # Of order, augmentation and windows
     workers:int=0                 # Processes that load data
     log_every:int=10              # Steps between lines of the log
@@ -180,6 +181,8 @@ def _choose_weights(self:TrainRun, model):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(self.config.seed, 4))
         if what!='all': set_trainable(model, what)
+    for part in model.modules() if self.config.checkpointing else ():
+        if hasattr(part, 'checkpointing'): part.checkpointing = True
     self.low_rank = any(isinstance(m, LoRALinear) for m in model.modules())
     if self.low_rank and what=='all' and self.out is not None:
         raise ValueError("the model has changes of low rank (LoRA), which the checkpoint's "
