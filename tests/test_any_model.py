@@ -1,5 +1,7 @@
 "Attention of models that are not ours, recognised by the call: transformers, torchvision, timm, one's own."
+import json
 import pytest, torch, torch.nn as nn, torch.nn.functional as F
+from torchvision.transforms.functional import to_pil_image
 from torch.utils._python_dispatch import TorchDispatchMode
 from winwin.attention.any_model import AnyModel, look_at_calls
 from winwin.attention.recorder import AttentionRecorder
@@ -7,6 +9,7 @@ from winwin.attention.statistics import attention_rows
 from winwin.models.controls import capture
 from winwin.windows.sampling import sample_windows
 from winwin.workbench.attention import AttentionExplorer
+from winwin.workbench.lab import find_model, write_yours
 
 SMALL = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=224, patch_size=16)
 IMG = torch.rand(3,224,224, generator=torch.Generator().manual_seed(0))
@@ -142,4 +145,18 @@ def test_the_explorer_takes_a_foreign_model():
     before = ex.result['tau'][0]
     ex.set_state(dict(scope='model', tau=1.5))
     assert not torch.allclose(ex.result['tau'][0], before)
+    ex.close()
+
+def test_your_model_and_image_in_one_command(tmp_path):
+    "What `winwin lab --model FOLDER --image FILE` opens, run as its kernel would run it"
+    make(THEIRS['dinov2'][0]).save_pretrained(tmp_path/'dino')
+    to_pil_image(IMG).save(tmp_path/'photo.png')
+    file = write_yours(tmp_path, None, str(tmp_path/'dino'), str(tmp_path/'photo.png'))
+    code = ''.join(json.loads(file.read_text())['cells'][1]['source'])
+    *lines,last = code.splitlines()
+    space = {}
+    exec('\n'.join(lines) + f'\nex = {last}', space)
+    ex = space['ex']
+    assert repr(ex)=='AttentionExplorer(Dinov2Model, (14, 14) tokens)' and ex.flush().error is None
+    with pytest.raises(ValueError, match='backbone'): find_model('vit_smal')
     ex.close()

@@ -93,3 +93,22 @@ def test_bad_files(folder, tmp_path):
     torch.save({'blocks.0.norm1.bias': torch.zeros(3)}, tmp_path/'vit.pth')
     with pytest.raises(ValueError, match='vit.pth is no Depth Anything'): load_depth_anything(tmp_path/'vit.pth')
     with pytest.raises(FileNotFoundError, match='nothing.pth'): load_depth_anything(tmp_path/'nothing.pth')
+
+def test_fine_tuning_from_the_command_line(folder, tmp_path, capsys):
+    "Windows of photographs larger than 518 pixels are the point; here they are small"
+    import numpy as np
+    from PIL import Image
+    from winwin.cli import main
+    for split in ('train','val'):
+        for kind in ('images','depth'): (tmp_path/'data'/kind/split).mkdir(parents=True)
+        for i in range(2):
+            Image.fromarray(np.random.default_rng(i).integers(0, 255, (70,98,3), np.uint8)).save(tmp_path/f'data/images/{split}/{i}.png')
+            np.save(tmp_path/f'data/depth/{split}/{i}.npy', np.random.default_rng(i).uniform(1, 9, (70,98)).astype(np.float32))
+    words = 'train', 'folder-relative', '--root', tmp_path/'data', '--weights', folder, '--windows', '2x2', '--steps', 2, '--batch-size', 2, '--workers', 0, '--warmup', 1
+    with pytest.raises(SystemExit) as e: main([str(o) for o in (*words, '--out', tmp_path/'run')])
+    assert e.value.code==0, capsys.readouterr().err
+    start, end = load_depth_anything(folder), load_model(tmp_path/'run/last')
+    assert start.config==end.config and end.hooks==start.hooks
+    assert not torch.equal(start.encoder.model.blocks[0].attn.qkv.weight, end.encoder.model.blocks[0].attn.qkv.weight)
+    with pytest.raises(SystemExit) as e: main([str(o) for o in ('train', 'driving-seg', '--weights', folder, '--out', tmp_path/'seg')])
+    assert e.value.code==1 and 'predicts one number per pixel' in capsys.readouterr().err

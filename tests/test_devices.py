@@ -258,6 +258,7 @@ CALLS = {
     'heat_bytes to_images image_bytes': lambda d: [heat_bytes(torch.rand(8,12, device=d)), to_images(torch.rand(3,16,16, device=d)), image_bytes(torch.rand(3,16,16, device=d))],
     'fit_image': lambda d: fit_image(torch.rand(3,65,99).to(d), 8),
     'check_range': lambda d: [check_range(x := torch.rand(3,16,16, device=d)), x][1],
+    'adapt_bands': lambda d: adapt_bands(ViT(32, 1, 2, 8).to(d).state_dict(), ViT(32, 1, 2, 8, in_chans=5).to(d)),
     'check_bands': lambda d: [check_bands(x := torch.rand(5,16,16, device=d), torch.full((5,), .5), torch.full((5,), .3)), x][1],
     'Augment FlowAugment': lambda d: [Augment(scale=(.5,.6))(on(d, SEG[0])), FlowAugment((48,64), erase=1.)(on(d, PAIRS[0]))],
     'DrivingWorld LayeredFlow color_labels': lambda d: [color_labels(DrivingWorld((64,96), length=2, pair=True, device=d)[0]['labels']), LayeredFlow((64,96), length=2, device=d)[0]],
@@ -322,7 +323,7 @@ CALLS = {
     'show_confusion class_weights': lambda d: [class_weights(SEG, 14), show_confusion(SegMetrics(14))],
 }
 # no tensor on a device goes in: files, weights of files, results of the calls above, and what only forwards to them
-ELSEWHERE = set('''FlowPairs KITTI Spring TartanAir load_image read_colours read_depth read_flow read_image read_labels paint_shapes paired_item segments_to_classes write_flow
+ELSEWHERE = set('''Explorer FileDataset read_bands FlowPairs KITTI Spring TartanAir load_image read_colours read_depth read_flow read_image read_labels paint_shapes paired_item segments_to_classes write_flow
     street_labels read_disparity CrocoFile fill_model find_weights from_transformers plain_weights Exported theory_numbers
     AttentionExplorer ExampleScene GuidanceExplorer TemperatureExplorer'''.split())
 

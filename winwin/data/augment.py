@@ -187,6 +187,7 @@ def rotate_item(
             out[k] = torch.cat([out[k][1:2],-out[k][:1],out[k][2:]])
     return item | out
 
+# %% ../../nbs/data/05_augment.ipynb #d74f5ebe
 def _jitter(x, strength, u, order):
     "Colour jitter as torchvision's `ColorJitter` draws it, from four numbers in [0,1) and an order"
     if not _is_photo(x): return _jitter_bands(x, strength, u)

@@ -92,6 +92,7 @@ def _band_axis(path, shape, axes=''):
     raise ValueError(f'{path} has shape {tuple(shape)}; an image is (height,width), '
                      f'(height,width,bands) or (bands,height,width)')
 
+# %% ../../nbs/data/00_images.ipynb #2cf52dd9
 def _open_tiff(path):
     "A TIFF, opened by tifffile, with its first series of pages"
     try: import tifffile
@@ -278,6 +279,7 @@ def to_images(
     else: check_bands(x, *own)
     return x if x.ndim==4 else x[None]
 
+# %% ../../nbs/data/00_images.ipynb #3c1a9b26
 def check_range(
     x:Tensor,            # Images, any shape
     where:str='',        # Begins the message, such as "'image' is"

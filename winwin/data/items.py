@@ -87,7 +87,7 @@ def band_statistics(
     sums = 0.
     for i in range(n):
         x = data[i*len(data)//n]['image'].double()
-        count = torch.full((len(x),), x[0].numel(), dtype=x.dtype)
+        count = torch.full_like(x[:,0,0], x[0].numel())
         sums = sums + torch.stack([count, x.sum((1,2)), x.square().sum((1,2))])
     count,total,squares = sums
     mean = total/count

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .controls import get_temperature, fold_temperature, tempered, size_scale
     from .controls import set_position_scale, get_position_scale, parse_trainable, set_trainable
     from .released import croco_names, literal_kwargs, CrocoFile, read_croco, croco_arguments
-    from .released import to_croco, load_croco, load_depth_anything
+    from .released import to_croco, load_croco, load_depth_anything, is_depth_anything
     from .hub import temperature_dict, restore_temperatures, check_savable, HubModel
     from .hub import check_arguments, save_model, load_model, push_model, bundled_models
     from .hub import bundled_model
@@ -66,7 +66,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'parse_trainable': 'controls', 'set_trainable': 'controls',
     'croco_names': 'released', 'literal_kwargs': 'released', 'CrocoFile': 'released',
     'read_croco': 'released', 'croco_arguments': 'released', 'to_croco': 'released',
-    'load_croco': 'released', 'load_depth_anything': 'released',
+    'load_croco': 'released', 'load_depth_anything': 'released', 'is_depth_anything': 'released',
     'temperature_dict': 'hub', 'restore_temperatures': 'hub', 'check_savable': 'hub',
     'HubModel': 'hub', 'check_arguments': 'hub', 'save_model': 'hub', 'load_model': 'hub',
     'push_model': 'hub', 'bundled_models': 'hub', 'bundled_model': 'hub',

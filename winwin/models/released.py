@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['croco_names', 'literal_kwargs', 'CrocoFile', 'read_croco', 'croco_arguments',
-           'to_croco', 'load_croco', 'load_depth_anything']
+           'to_croco', 'load_croco', 'load_depth_anything', 'is_depth_anything']
 
 # %% ../../nbs/models/08_released.ipynb #d870b9ae
 import ast, math, re
@@ -15,6 +15,7 @@ from inspect import signature
 from pathlib import Path
 import torch, torch.nn as nn
 from torch import Tensor
+from ..machine import read_json
 from .positions import half_to_pairs, pairs_to_half, sincos_pos
 from .vit import Decoder, ViT, vit_sizes
 from .loading import adapt_bands, empty_parameters, fill_model
@@ -330,6 +331,32 @@ def load_depth_anything(
     fill_model(model, named, path.name)
     return model
 
+# %% ../../nbs/models/08_released.ipynb #83532b62
+def _read_depth_anything(path):
+    "Tensors by name, and transformers' config if there is one"
+    file = read_checkpoint(path/'model.safetensors' if path.is_dir() else path)
+    weights = file['model'] if isinstance(file.get('model'), dict) else file
+    config = file.get('config') or {}
+    if config.get('depth_estimation_type')=='metric':
+        raise ValueError(f'{path.name} predicts metres through a sigmoid; only models of relative '
+                         'depth are read')
+    found = {str(k).removeprefix('module.'): v for k,v in weights.items() if isinstance(v, Tensor)}
+    return found,config
+
+# %% ../../nbs/models/08_released.ipynb #cf202d0a
+def is_depth_anything(
+    path:str|Path, # File of weights, or a folder
+)->bool:
+    "Whether `load_depth_anything` is meant for it"
+    path = Path(path)
+    if path.is_dir():
+        config = path/'config.json'
+        return config.exists() and read_json(config).get('model_type')=='depth_anything'
+    if not path.is_file(): return False
+    file = read_checkpoint(path)
+    weights = file['model'] if isinstance(file.get('model'), dict) else file
+    return any(str(k).startswith(('depth_head.','neck.fusion_stage.')) for k in weights)
+
 # %% ../../nbs/models/08_released.ipynb #9c23fbd2
 _da_names = ( # authors' and transformers' names of the head -> ours
     (r'depth_head\.projects\.(\d)', r'head.act_postprocess.\1.0'),
@@ -347,6 +374,7 @@ _da_names = ( # authors' and transformers' names of the head -> ours
 _da_parts = ((r'\.residual_layer(\d)\.convolution(\d)', r'.resConfUnit\1.conv\2'),
              (r'(refinenet\d)\.projection', r'\1.out_conv'))
 
+# %% ../../nbs/models/08_released.ipynb #94967c35
 def _depth_anything_names(weights):
     "Weights of encoder and head by our names"
     front = 'pretrained.','backbone.'
@@ -377,6 +405,7 @@ def _depth_anything_arguments(named, where):
                 img_size=side*patch, mlp_ratio=shape(front+'blocks.0.mlp.fc1.weight')[0]/dim,
                 norm_all=True, head='dpt', head_args=head)
 
+# %% ../../nbs/models/08_released.ipynb #73d78fc3
 def _v2_hooks(depth): return [4,11,17,23] if depth==24 else dpt_hooks(depth)
 
 def _stages(config):

@@ -22,7 +22,7 @@ from ..data.augment import Augment, FlowAugment
 from ..data.items import band_arguments, too_small, usual_size
 from ..models.loading import adapt_bands, is_plain
 from ..models.dense import create_model, model_task
-from ..models.released import load_croco
+from ..models.released import is_depth_anything, load_croco, load_depth_anything
 from ..tasks.task import Task
 from ..tasks.segmentation import SegTask
 from ..tasks.registry import list_tasks, make_task, task_class
@@ -277,6 +277,8 @@ presets |= {
 presets |= {
     'driving-normals': change(
         _driving, task='normals', model='winwin_dense_micro', head='upsample', steps=900),
+    'folder-relative': change(
+        _folder, task='relative', model='winwin_dense_base', data='depth-folder'),
     'driving-relative': change(
         _driving, task='relative', model='winwin_dense_micro', max_depth=80.),
     'driving-stereo': change(
@@ -450,6 +452,7 @@ def _model_options(r, task):
 def _begin(r, task, over):
     "The model of a recipe, with the weights it starts from"
     file = r.weights is not None and Path(r.weights).is_file()
+    if r.weights and is_depth_anything(r.weights): return _depth_anything(r.weights, task)
     if ':' in r.name and r.weights=='timm': return create_model(r.name, pretrained=True, **over)
     if file and (':' in r.name or is_plain(r.weights)):
         return create_model(r.name, weights=r.weights, **over)
@@ -459,6 +462,13 @@ def _begin(r, task, over):
                          f"model='{model.config['name']}'")
     if r.weights and not file: _start_from(model, r.weights)
     return model
+
+def _depth_anything(path, task):
+    "Depth Anything with its own head, which is of one output"
+    if len(task.inputs)>1 or task.outputs()!=1:
+        raise ValueError(f'{path} is a Depth Anything, which predicts one number per pixel of an '
+                         f'image; the task {task.name} is another: take relative')
+    return load_depth_anything(path)
 
 def _start_from(model, folder):
     "Copy the weights of another model that fit; the head may differ"

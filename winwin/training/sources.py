@@ -98,6 +98,7 @@ def epoch(self:Mix)->int:
     "The current epoch"
     return self.shared.item()
 
+# %% ../../nbs/training/04_sources.ipynb #e65844fa
 @patch_property
 def bands(self:Mix)->int|None: # None for pictures
     "How many bands the images of all sets have"
@@ -108,6 +109,7 @@ def bands(self:Mix)->int|None: # None for pictures
                          f'images have the same')
     return next(iter(found.values()))
 
+# %% ../../nbs/training/04_sources.ipynb #d4281ee8
 @patch
 def set_epoch(self:Mix, epoch:int)->None:
     "Set the current epoch, in all worker processes too"

@@ -119,7 +119,7 @@ def _make_controls(self:AttentionExplorer, layer, head, tau, windows):
 # %% ../../nbs/workbench/05_attention.ipynb #c1238ab7
 def _sized(width):
     "Width of a control and of its label"
-    return dict(style=dict(description_width='70px'), layout=ipywidgets.Layout(width=f'{width}px'))
+    return dict(style=dict(description_width='76px'), layout=ipywidgets.Layout(width=f'{width}px'))
 
 @patch
 def _menu(self:AttentionExplorer, key, label, options, value, width):
@@ -227,8 +227,8 @@ def _rows(self:AttentionExplorer):
     "Rows of the page"
     canvas = self.canvas
     first = [canvas['frame 1']] if self.maps.pair else []
-    return ([self.layer,self.head,self.query,self.tau,self.scope],
-            [self.show,self.bright,self.scheme,self.again,self.drag,self.upload],
+    return ([self.layer,self.head,self.query,self.show], [self.tau,self.scope,self.bright],
+            [self.scheme,self.again,self.drag,self.upload],
             maps_row([*first,*(canvas[view] for view in _views)]), self.scale,
             [ipywidgets.VBox([self.gap,canvas['difference']]),
              ipywidgets.VBox([self.multiples,self.tiles]),self.table])

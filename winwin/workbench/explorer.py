@@ -290,6 +290,7 @@ def keep(self:Explorer,
     widget.observe(lambda _: self.request(then or self.update), trait)
     return widget
 
+# %% ../../nbs/workbench/02_explorer.ipynb #3a504955
 @patch
 def choose_bands(self:Explorer,
     img:Tensor, # Image (...,C,h,w)
@@ -312,6 +313,7 @@ def bands(self:Explorer)->tuple[int,...]|None: # None for a photograph
 def show_bands(self:Explorer):
     "Show the image again, in the chosen bands"
 
+# %% ../../nbs/workbench/02_explorer.ipynb #69f88669
 @patch
 def arrange(self:Explorer, *rows):
     "Put rows, widgets or lists of them, above the status line and compute the first result"

@@ -208,6 +208,7 @@ def _make_pictures(self:TemperatureExplorer, width):
     self.grid.observe(self._on_grid, 'tokens')
     self.note = ipywidgets.HTML()
 
+# %% ../../nbs/workbench/06_temperature.ipynb #a18fc38d
 @patch
 def show_bands(self:TemperatureExplorer):
     "Put the image on its canvas, in the chosen bands"
