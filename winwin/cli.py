@@ -8,13 +8,15 @@ __all__ = ['Command', 'Train', 'parse_train', 'Eval', 'Predict', 'read_palette',
            'BenchCommand', 'Lab', 'App', 'List', 'main', 'explain']
 
 # %% ../nbs/91_cli.ipynb #9168a17a
-import json, os, re, shlex, sys, warnings
+import json, os, re, shlex, signal, sys, threading, warnings
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, make_dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal, Union
 import tyro
-from .machine import PlainLines, patch, plural, unknown_name
+from .machine import PlainLines, patch, plural, printable, read_json, read_text, replace_file
+from .machine import unknown_name, without_nan, write_text
 from .guide import columns, in_flags, list_names, list_text, name_option, preset_help
 from .doctor import Doctor, Selftest
 
@@ -117,14 +119,15 @@ def _print_problems(recipe):
         except NothingHeldOut: continue
         if hasattr(data, 'check'): problems += data.check()
         if split=='train': problems += size_problems(recipe, data)
-    for problem in problems: print(problem, file=sys.stderr)
+    for problem in problems: print(printable(problem), file=sys.stderr)
     return bool(problems)
 
 # %% ../nbs/91_cli.ipynb #c0dd4f3e
 def _count_classes(recipe):
     "The recipe; classes of a folder that has no names for them are counted"
     from winwin.training.recipes import change, recipe_data
-    if recipe.data.name!='seg-folder' or recipe.data.classes: return recipe
+    labels = recipe.data.is_folder and 'labels' in recipe.task.keys
+    if not labels or recipe.data.classes: return recipe
     n = max(recipe_data(recipe, split).count_classes() for split in ('train','valid'))
     print(f'{plural(n, "class").replace("classs", "classes")} in the labels, 0 to {n-1}; '
           f'--classes NAME NAME ... names them', file=sys.stderr)
@@ -166,7 +169,7 @@ class Eval:
         task = recipe_task(recipe, data)
         scores = evaluate(model, data, task, self._predict(task), progress=not self.json)
         out = dict(images=len(data), mode=self.mode, scores=scores)
-        if self.json: print(json.dumps(out, indent=1))
+        if self.json: print(json.dumps(without_nan(out), indent=1))
         else: print(f'{len(data)} images, mode {self.mode}\n{task.metrics().table(scores)}')
         return 0
 
@@ -287,12 +290,13 @@ def read_palette(
     if name not in known and not path.is_file():
         raise unknown_name('palette', name, known, 'or a file')
     if name in known: rows = known[name]
-    elif path.suffix=='.json': rows = [o['color'] for o in json.loads(path.read_text())]
-    else: rows = [o for o in path.read_text().splitlines() if o.strip()]
+    elif path.suffix=='.json': rows = [o['color'] for o in read_json(path, list)]
+    else: rows = [o for o in read_text(path).splitlines() if o.strip()]
     try: return np.array([_color(row) for row in rows], np.uint8)
     except (ValueError,TypeError,KeyError):
         raise ValueError(f'{path} holds no colours; write r g b or #rrggbb, one a line') from None
 
+# %% ../nbs/91_cli.ipynb #03d4c4b9
 def _color(row):
     "Red, green and blue of a row: three numbers, or #rrggbb"
     words = row.replace(',', ' ').split() if isinstance(row, str) else list(row)
@@ -314,15 +318,16 @@ def write_legend(
             if 'last picture' not in k and k!='not scored'}
     if getattr(task, 'classes', ()):
         named = [dict(id=i, name=k, color=rows[k]) for i,k in enumerate(task.classes)]
-        (out/'classes.json').write_text(json.dumps(named, indent=1) + '\n', encoding='utf-8')
+        write_text(out/'classes.json', json.dumps(named, indent=1) + '\n')
         files.append(out/'classes.json')
     picture = task.key_picture()
-    if picture is not None: plt.imsave(files[0], picture[0])
+    if picture is not None:
+        replace_file(files[0], lambda to: plt.imsave(to, picture[0], format='png'))
     else:
         fig = plt.figure(figsize=(2.6,.24*len(rows)+.2))
         marks = [plt.Rectangle((0,0), 1, 1, color=[v/255 for v in c]) for c in rows.values()]
         fig.legend(marks, list(rows), loc='center', frameon=False)
-        fig.savefig(files[0], dpi=120)
+        replace_file(files[0], lambda to: fig.savefig(to, format='png', dpi=120))
         plt.close(fig)
     return files
 
@@ -338,7 +343,7 @@ def _refuse(self:Predict, *names, why):
 
 def _print_files(files):
     "Print the paths of files; returns 0"
-    for file in files: print(file)
+    for file in files: print(printable(file))
     return 0
 
 def _print_report(report, out, what):
@@ -347,7 +352,7 @@ def _print_report(report, out, what):
     print(f'{plural(len(report.written), "file")} written to {out}, {skipped} already done')
     then = getattr(report, 'then', '')
     if then: print(f'Next: {then}')
-    for k,v in report.failed.items(): print(f'{k}: {v}', file=sys.stderr)
+    for k,v in report.failed.items(): print(printable(f'{k}: {v}'), file=sys.stderr)
     return int(bool(report.failed))
 
 # %% ../nbs/91_cli.ipynb #7329b771
@@ -647,6 +652,19 @@ _COMMANDS = dict(demo=Demo, train=Train, eval=Eval, predict=Predict, export=Expo
                  selftest=Selftest)
 Command = Union[tuple(_sub(kind, name) for name,kind in _COMMANDS.items())]
 
+# %% ../nbs/91_cli.ipynb #5026d693
+@contextmanager
+def _ended_by_signals():
+    "Within: SIGTERM and SIGHUP end the command in order; under nohup the second is ignored"
+    def stop(number, frame): raise SystemExit(128+number)
+    numbers = [getattr(signal, k) for k in ('SIGTERM','SIGHUP') if hasattr(signal, k)]
+    numbers = [n for n in numbers if signal.getsignal(n)!=signal.SIG_IGN]
+    if threading.current_thread() is not threading.main_thread(): numbers = []
+    before = {n: signal.signal(n, stop) for n in numbers}
+    try: yield
+    finally:
+        for number,handler in before.items(): signal.signal(number, handler)
+
 # %% ../nbs/91_cli.ipynb #ba36b17c
 def main(
     args:list[str]|None=None, # Words after `winwin`; none = those of the shell
@@ -658,13 +676,14 @@ def main(
         return
     os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
     if not sys.stderr.isatty(): sys.stderr = PlainLines(sys.stderr)
-    try: sys.exit(_run(args))
+    try:
+        with _ended_by_signals(): sys.exit(_run(args))
     except KeyboardInterrupt: sys.exit(130)
     except BrokenPipeError: # the other end of a pipe was closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError,OSError,ImportError,FloatingPointError) as error: # a user can fix these
         if os.environ.get('WINWIN_DEBUG'): raise
-        print(f'winwin: {explain(error, args)}', file=sys.stderr)
+        print(f'winwin: {printable(explain(error, args))}', file=sys.stderr)
         sys.exit(1)
     finally:
         if isinstance(sys.stderr, PlainLines): sys.stderr = sys.stderr.stream

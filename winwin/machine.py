@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['clock', 'cpu_seconds', 'resident', 'list_devices', 'pick_device', 'in_float64',
            'default_device', 'check_file', 'read_json', 'read_tensors', 'read_text', 'read_array',
-           'write_tensors', 'replace_file', 'write_folder', 'finish_write', 'find_folder',
-           'read_folder', 'hold_folder', 'ignore_stop_signals', 'patch', 'patch_property',
-           'unknown_name', 'plural', 'PlainLines', 'Roll', 'evaluating']
+           'write_tensors', 'replace_file', 'write_text', 'without_nan', 'write_folder',
+           'finish_write', 'find_folder', 'read_folder', 'hold_folder', 'ignore_stop_signals',
+           'patch', 'patch_property', 'unknown_name', 'printable', 'plural', 'PlainLines', 'Roll',
+           'evaluating']
 
 # %% ../nbs/00_machine.ipynb #c7ec1826
 import difflib, itertools, json, math, multiprocessing, os, re, secrets, shutil, signal, socket, sys
@@ -167,12 +168,31 @@ def replace_file(
     path:Path,                     # File to write or to replace
     write:Callable[[Path],None],   # Writes it to the path it is given
 ):
-    "Write a temporary file, then rename it to `path`"
+    "Write a temporary file, then rename it to `path`; an `OSError` names `path`"
     tmp = path.with_name(f'.{path.name}.{secrets.token_hex(6)}.tmp') # never taken
     try:
         write(tmp)
         os.replace(tmp, path)
+    except OSError as error: # of a full disk, say, which names no file
+        text = f'{path} could not be written: {error.strerror or error}'
+        raise (OSError(error.errno, text) if error.errno else OSError(text)) from error
     finally: tmp.unlink(missing_ok=True)
+
+# %% ../nbs/00_machine.ipynb #cfaef779
+def write_text(
+    path:str|Path, # File to write or to replace
+    text:str,      # What it shall hold
+):
+    "Write text in UTF-8; a crash or a full disk leaves what was there"
+    replace_file(Path(path), lambda to: to.write_text(text, encoding='utf-8'))
+
+def without_nan(
+    x, # Nested dictionaries, lists and tuples
+):
+    "The same for JSON, which has no NaN and no infinity: null instead"
+    if isinstance(x, dict): return {k: without_nan(v) for k,v in x.items()}
+    if isinstance(x, (list,tuple)): return [without_nan(v) for v in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x
 
 # %% ../nbs/00_machine.ipynb #7c820b19
 def write_folder(
@@ -195,6 +215,7 @@ def write_folder(
     finally: shutil.rmtree(part, ignore_errors=True) # a full disk gets its space back
     return path
 
+# %% ../nbs/00_machine.ipynb #53a8186a
 def _put(part, path):
     "Rename a complete folder to `path`, which may exist"
     if not path.exists(): part.rename(path)
@@ -384,6 +405,14 @@ def unknown_name(
     elif len(known)<=20: text += (' There are ' if near else '; there are ') + ', '.join(known)
     return ValueError(text + (f' ({hint})' if hint else ''))
 
+# %% ../nbs/00_machine.ipynb #a5e09bda
+def printable(
+    text, # Text, or a path
+)->str:
+    "Text for a terminal: what is no character of a line, such as an escape sequence, as its code"
+    plain = (c if c.isprintable() or c in '\n\t' else repr(c)[1:-1] for c in str(text))
+    return ''.join(plain)
+
 def plural(
     n:int,     # How many
     word:str,  # One of them
@@ -478,6 +507,7 @@ def _sign(self:Roll):
             since = math.inf
         if self.over.wait(self.every): return
 
+# %% ../nbs/00_machine.ipynb #53851b5b
 @patch
 def _signatures(self:Roll, ranks):
     "What some processes signed last; those that never did are left out"

@@ -1,9 +1,16 @@
 "Absurd numbers in schemes, mixtures, configs and calls: an error at once, no endless loop, no full memory."
-from winwin.inference.modes import tile_offsets
+import torch
+from winwin.bench.cost import plan
+from winwin.data.flow_files import write_flow
+from winwin.inference.modes import predict, tile_offsets
+from winwin.models.controls import set_temperature
+from winwin.models.dense import create_model
+from winwin.models.positions import half_to_pairs, pairs_to_half
 from winwin.training.loop import TrainConfig, read_config
 from winwin.training.sources import Mix
 from winwin.training.streams import ItemStream, batches
-from winwin.windows.sampling import random_sizes
+from winwin.windows.layout import Windows, crop_windows
+from winwin.windows.sampling import random_sizes, sample_windows
 from winwin.windows.schemes import parse_scheme
 from winwin.worlds.datasets import DrivingWorld
 from .conftest import limit
@@ -32,3 +39,16 @@ def test_configs(attack):
 def test_tiles(attack):
     for args in ((100,0), (100,-5), (100,200), (100,10,1.), (100,10,-.1), (100,10,float('nan'))): attack.refused(f'tiles {args}', lambda: tile_offsets(*args))
     with limit(): attack.case('overlap', tile_offsets(100, 10, .999999)==list(range(91)))
+
+MODEL = create_model('winwin_seg_micro', num_classes=3, depth=1, dim=32, num_heads=2, head='linear').eval()
+IMAGE = torch.rand(1,3,32,32)
+CALLS = {
+    'images of bytes': lambda: predict(MODEL, (IMAGE*255).byte()), 'no image': lambda: predict(MODEL, IMAGE[:0]), 'no pixel': lambda: predict(MODEL, IMAGE[...,:0]), 'one side': lambda: predict(MODEL, IMAGE, mode='tile', size=(16,)),
+    'tiles of nothing': lambda: predict(MODEL, IMAGE, mode='tile', size=(0,0)), 'a copy of nothing': lambda: predict(MODEL, IMAGE, mode='resize', size=(0,0)), 'negative': lambda: predict(MODEL, IMAGE, mode='tile', size=(-16,16)),
+    'no batch': lambda: crop_windows(IMAGE[:0], Windows.full((2,2))), 'three for two heads': lambda: set_temperature(MODEL, [1.,2.,3.], heads=[0,1]), 'tau nan': lambda: set_temperature(MODEL, float('nan')),
+    'grid inf': lambda: sample_windows((float('inf'),3), [(1,1)]), 'grid nan': lambda: Windows.full((float('nan'),2)), 'grid of letters': lambda: sample_windows('ab', [(1,1)]), 'corners in a list': lambda: Windows([[[0,0]]], [(1,1)], (2,2)),
+    'no room': lambda: plan(16, (64,64), 'winwin_seg_micro', margin=1.), 'no memory': lambda: plan(float('nan'), (64,64), 'winwin_seg_micro'), 'no rows': lambda: plan(16, (0,64), 'winwin_seg_micro'), 'no windows': lambda: plan(16, (64,64), 'winwin_seg_micro', n=0),
+    'odd rows': lambda: half_to_pairs(torch.rand(7,3), 2), 'odd rows back': lambda: pairs_to_half(torch.rand(7,3), 2), 'no heads': lambda: half_to_pairs(torch.rand(8,3), 0), 'flow of lists': lambda: write_flow('x.flo', [[1]]), 'no flow': lambda: write_flow('x.flo', None)}
+
+def test_calls(attack):
+    for name,call in CALLS.items(): attack.refused(name, call)

@@ -218,6 +218,9 @@ def plan(
     margin:float=.15,                 # Share of the memory to leave free, for what is not counted
 )->Plan:
     "The largest square windows whose training step fits into `gpu_gb`"
+    if not (0<=margin<1 and gpu_gb>0 and n>=1 and batch>=1 and min(resolution)>=1):
+        raise ValueError(f'margin {margin} must be from 0 to below 1; gpu_gb {gpu_gb}, resolution '
+                         f'{resolution}, n {n} and batch {batch} positive')
     model = as_model(model)
     room = gpu_gb*1e9*(1-margin)
     grid = tuple(-(-o//model.encoder.patch_size) for o in resolution)

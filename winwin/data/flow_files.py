@@ -312,7 +312,9 @@ def read_flow(
 # %% ../../nbs/data/02_flow_files.ipynb #50a44057
 def _stored(path, flow, valid):
     "Flow in the layout of the files: (H,W,2) float32, NaN where it is unknown"
-    vectors = torch.as_tensor(flow).detach().cpu()
+    try: vectors = torch.as_tensor(flow).detach().cpu()
+    except (TypeError,ValueError,RuntimeError) as error:
+        raise ValueError(f'flow for {path} is a {type(flow).__name__}; give a tensor') from error
     if vectors.ndim!=3 or len(vectors)!=2 or not vectors.numel() or not vectors.is_floating_point():
         raise ValueError(f'flow for {path} has shape {tuple(vectors.shape)} of {vectors.dtype}; '
                          f'give floats (2,H,W), x before y')

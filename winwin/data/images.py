@@ -48,6 +48,7 @@ def _refuse_bomb(path, size):
         raise ValueError(f'{path} claims {h}x{w} pixels in {there} bytes; it is refused because '
                          f'decoding it could fill the memory')
 
+# %% ../../nbs/data/00_images.ipynb #618f4397
 _ORIENTATION = 0x0112 # EXIF tag; 5 to 8 swap height and width
 _TURNS = {2: 'FLIP_LEFT_RIGHT', 3: 'ROTATE_180', 4: 'FLIP_TOP_BOTTOM', 5: 'TRANSPOSE',
           6: 'ROTATE_270', 7: 'TRANSVERSE', 8: 'ROTATE_90'}

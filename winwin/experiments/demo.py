@@ -21,7 +21,7 @@ import torch, torch.nn as nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 from torchvision.transforms.functional import to_pil_image
 from tqdm.auto import tqdm
-from ..machine import pick_device, plural, replace_file, unknown_name
+from ..machine import pick_device, plural, replace_file, unknown_name, write_text
 from ..windows.layout import Windows
 from ..windows.schemes import parse_scheme
 from ..models.hub import bundled_model, bundled_models, load_model
@@ -292,8 +292,8 @@ def run_demo(
         render_scenes(data, valid, progress=progress)
     try: facts,page = _run(demo, recipe, out, clock, valid, None if steps else budget, progress)
     finally: torch.set_num_threads(threads)
-    (out/'report.html').write_text(str(page), encoding='utf-8')
-    (out/'demo.json').write_text(json.dumps(_plain(facts), indent=1) + '\n', encoding='utf-8')
+    write_text(out/'report.html', str(page))
+    write_text(out/'demo.json', json.dumps(_plain(facts), indent=1) + '\n')
     if not keep_scenes: shutil.rmtree(out/'scenes', ignore_errors=True)
     return out/'report.html'
 

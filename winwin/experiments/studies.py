@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from torch.utils.data import Subset
 from .. import __version__
-from ..machine import cpu_seconds, finish_write, patch, read_json, replace_file, unknown_name
-from ..machine import write_folder
+from ..machine import cpu_seconds, finish_write, patch, read_json, unknown_name
+from ..machine import write_folder, write_text
 from ..windows.schemes import parse_scheme
 from ..models.controls import set_temperature
 from ..models.hub import load_model
@@ -367,8 +367,7 @@ def trained_steps(
     return json.loads(path.read_text(encoding='utf-8'))['extra']['step'] if path.exists() else 0
 
 def _write(path, result):
-    text = json.dumps(result, indent=1) + '\n'
-    replace_file(path, lambda to: to.write_text(text, encoding='utf-8'))
+    write_text(path, json.dumps(result, indent=1) + '\n')
 
 def _keeper(folder, every):
     "A function for `watch` that copies the weights of every `every` steps"
@@ -422,7 +421,7 @@ def missing_readings(
     names = [*study.readings(case),*(['after'] if study.after else [])]
     names = [k for k in names if reads is None or k in reads]
     if not path.exists(): return names
-    result = json.loads(path.read_text(encoding='utf-8'))
+    result = read_json(path)
     done = {*result['scores'],*result.get('did', ['after'])}
     return [k for k in names if k not in done]
 
@@ -431,8 +430,8 @@ def read(self:_Run, name:str):
     "Predict the test images in one way, and add the scores to the result"
     path = result_path(self.out, self.case, self.seed)
     begin = cpu_seconds()
-    more = self._after() if name=='after' else self._scores(name, json.loads(path.read_text()))
-    result = json.loads(path.read_text(encoding='utf-8'))
+    more = self._after() if name=='after' else self._scores(name, read_json(path))
+    result = read_json(path)
     for k in ('scores','read_cpu_s'): result[k] |= more.pop(k, {})
     result['read_cpu_s'][name] = round(cpu_seconds()-begin, 1)
     _write(path, result | more)
@@ -507,7 +506,7 @@ def collect_study(
     results = read_study(study, out)
     if not results: raise ValueError(f'{out} has no results yet; run the study first')
     Path(to).parent.mkdir(parents=True, exist_ok=True)
-    Path(to).write_text(json.dumps(results, indent=1) + '\n', encoding='utf-8')
+    write_text(to, json.dumps(results, indent=1) + '\n')
     return Path(to)
 
 # %% ../../nbs/experiments/04_studies.ipynb #e0932bcb

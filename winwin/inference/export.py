@@ -9,7 +9,7 @@ __all__ = ['WholeImage', 'DensePath', 'FlowPath', 'Exported', 'export_model']
 import copy, io, json, logging, os, warnings, zipfile
 from contextlib import contextmanager
 from pathlib import Path
-import torch, torch.nn.functional as F, torch.nn as nn
+import torch, torch.nn as nn
 from torch import Tensor
 from .. import __version__
 from ..machine import check_file, patch
@@ -116,15 +116,11 @@ class _FlowPass(_DensePass):
 # %% ../../nbs/inference/03_export.ipynb #7457de1d
 class _Fusion(FeatureFusion):
     "The same fusion for maps of any size"
-    def forward(self, x:Tensor, skip:Tensor|None=None)->Tensor:
-        if skip is None: return super().forward(x, None)
+    def forward(self, x:Tensor, skip:Tensor|None=None, size=None)->Tensor:
+        if skip is None: return super().forward(x, None, size)
         for axis in (-2,-1):
             x = x.index_select(axis, torch.arange(skip.shape[axis], device=x.device))
-        return self._double(x + self.resConfUnit1(skip))
-
-    def _double(self, x):
-        return self.out_conv(F.interpolate(self.resConfUnit2(x), scale_factor=2, mode='bilinear',
-                                           align_corners=True))
+        return super().forward(x + self.resConfUnit1(skip), None, size)
 
 # %% ../../nbs/inference/03_export.ipynb #4dd9b861
 def _exportable(model, grid):
@@ -311,6 +307,7 @@ def export_model(
         _write(whole, part, format, info, size, 2 if dynamic else batch)
         difference = _compare(plain, Exported(part, format), shapes, tol)
         os.replace(part, path)
+    except OSError as error: raise OSError(f'{path} could not be written: {error}') from error
     finally: part.unlink(missing_ok=True)
     out = Exported(path, format)
     out.difference = difference
@@ -344,7 +341,9 @@ def _write(whole, path, format, info, size, batch):
     with torch.no_grad(), _quiet():
         program = torch.export.export(whole, args, dynamic_shapes=shapes)
         if format=='torch':
-            return torch.export.save(program, path, extra_files={'winwin.json': json.dumps(info)})
+            try: torch.export.save(program, path, extra_files={'winwin.json': json.dumps(info)})
+            except RuntimeError as error: raise OSError(str(error)) from error # a full disk
+            return
         onnx = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=20)
     onnx.model.metadata_props['winwin'] = json.dumps(info)
     onnx.save(path)

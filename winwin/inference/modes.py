@@ -219,6 +219,9 @@ def _check_images(model, imgs):
         raise ValueError(f'{type(model).__name__} takes {plural(frames, "image")}, not {len(imgs)}')
     if imgs[0].ndim!=4:
         raise ValueError(f'images have shape {tuple(imgs[0].shape)}; give (B,3,height,width)')
+    if not imgs[0].numel() or not all(o.is_floating_point() for o in imgs):
+        raise ValueError(f'images {tuple(imgs[0].shape)} of {imgs[0].dtype}; give at least one, '
+                         f'floats in [0,1]')
     if model_frames(model) and imgs[0].shape[1]!=model_bands(model):
         raise ValueError(f'images of {plural(imgs[0].shape[1], "channel")}, the model takes '
                          f'{model_bands(model)}; give images with the bands of its training set, '
@@ -242,8 +245,9 @@ def check_tile(
     "`size` as a tuple; an error if it is missing or not in whole patches"
     if size is None:
         raise ValueError(f'mode {mode!r} needs size=(height, width) in pixels, such as (512, 512)')
-    if size[0]%patch or size[1]%patch:
-        raise ValueError(f'size {tuple(size)} is not a multiple of the patch, {patch}')
+    if len(size)!=2 or min(size)<1 or size[0]%patch or size[1]%patch:
+        raise ValueError(f'size {tuple(size)} is not a multiple of the patch, {patch}, in both '
+                         f'directions')
     return tuple(size)
 
 # %% ../../nbs/inference/00_modes.ipynb #88ff4b9f

@@ -198,6 +198,7 @@ def write_sums(
     replace_file(path, write)
     return path
 
+# %% ../../nbs/inference/04_readings.ipynb #0d89dc38
 def read_sums(
     path:str|Path, # File from `write_sums`
 )->dict[str,Tensor]:

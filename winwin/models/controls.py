@@ -374,7 +374,10 @@ def _some_heads(old, new, heads, n):
     heads = [heads] if isinstance(heads, int) else list(heads)
     if bad := [h for h in heads if not -n<=h<n]:
         raise ValueError(f'heads {bad} do not exist: there are {n}, from 0')
-    new = torch.as_tensor(new, dtype=torch.float32, device=out.device).detach().expand(len(heads))
+    new = torch.as_tensor(new, dtype=torch.float32, device=out.device).detach()
+    if new.ndim and len(new)!=len(heads):
+        raise ValueError(f'{len(new)} temperatures for {len(heads)} heads; give one, or one each')
+    new = new.expand(len(heads))
     for head,tau in zip(heads, new): out[head] = tau
     return out
 

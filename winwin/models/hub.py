@@ -16,7 +16,7 @@ import torch, torch.nn as nn
 from huggingface_hub import ModelCard, ModelHubMixin, hf_hub_download
 from torch import Tensor
 from .. import __version__
-from ..machine import patch, read_folder, read_json, read_tensors, write_tensors
+from ..machine import patch, read_folder, read_json, read_tensors, without_nan, write_tensors
 from .layers import plain_state
 from .vit import Decoder, ViT
 from .loading import fill_model
@@ -84,7 +84,7 @@ class HubModel(ModelHubMixin, library_name='winwin'):
         self.model = model
         self.config = dict(format=1, winwin=__version__, model=model.config,
                            tau=temperature_dict(model), metrics=metrics or {}, extra=extra or {})
-        self.text = json.dumps(_no_nan(self.config), indent=1) + '\n'
+        self.text = json.dumps(without_nan(self.config), indent=1) + '\n'
 
     @classmethod
     def _from_pretrained(cls, *, model_id, device='cpu', revision=None, cache_dir=None,
@@ -128,11 +128,6 @@ def _read_config(path):
     if wrong: raise ValueError(f'{path} has no usable {wrong[0]!r}; it is damaged, or another file')
     return config
 
-def _no_nan(x):
-    "The same for JSON, which has no NaN and no infinity: null instead"
-    if isinstance(x, dict): return {k: _no_nan(v) for k,v in x.items()}
-    if isinstance(x, (list,tuple)): return [_no_nan(v) for v in x]
-    return None if isinstance(x, float) and not math.isfinite(x) else x
 
 # %% ../../nbs/models/09_hub.ipynb #717657b9
 def check_arguments(

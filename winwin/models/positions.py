@@ -70,6 +70,7 @@ def half_to_pairs(
     num_heads:int,  # Heads
 )->Tensor: # The same rows, pairs side by side
     "Reorder rows from CroCo's channel order to ours"
+    _check_rows(w, num_heads)
     return w.unflatten(0, (num_heads,2,2,-1)).transpose(2,3).flatten(0,3)
 
 def pairs_to_half(
@@ -77,7 +78,12 @@ def pairs_to_half(
     num_heads:int,  # Heads
 )->Tensor: # The same rows in CroCo's order
     "The inverse of `half_to_pairs`"
+    _check_rows(w, num_heads)
     return w.unflatten(0, (num_heads,2,-1,2)).transpose(2,3).flatten(0,3)
+
+def _check_rows(w, num_heads):
+    if num_heads<1 or len(w)%(4*num_heads):
+        raise ValueError(f'{len(w)} rows do not divide into {num_heads} heads of y and x, in pairs')
 
 # %% ../../nbs/models/00_positions.ipynb #65aaeb14
 def sincos_pos(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .normals import normals_loss, AngleMetrics, NormalsTask
     from .relative import relative_loss, align_inverse, RelativeTask
     from .completion import completion_loss, complete, CompletionTask
-    from .registry import list_tasks, register, task_class, make_task, task_of
+    from .registry import TASKS, register, list_tasks, task_class, make_task, task_of
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'WRONG': 'task', 'UNKNOWN': 'task', 'Task': 'task', 'fit_outputs': 'task', 'first_map': 'task',
@@ -41,8 +41,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'normals_loss': 'normals', 'AngleMetrics': 'normals', 'NormalsTask': 'normals',
     'relative_loss': 'relative', 'align_inverse': 'relative', 'RelativeTask': 'relative',
     'completion_loss': 'completion', 'complete': 'completion', 'CompletionTask': 'completion',
-    'list_tasks': 'registry', 'register': 'registry', 'task_class': 'registry',
-    'make_task': 'registry', 'task_of': 'registry',
+    'TASKS': 'registry', 'register': 'registry', 'list_tasks': 'registry',
+    'task_class': 'registry', 'make_task': 'registry', 'task_of': 'registry',
 }
 __all__ = [*_HOME]
 

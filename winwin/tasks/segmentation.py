@@ -245,6 +245,7 @@ class SegTask(Task):
     score = 'mIoU'
     columns = dict(mIoU=('mIoU','.1%'), pixel_acc=('pixels right','.1%'))
     head = 'convnext'
+    suffix = '.png'
     settings = ('bits',)
     filled = ('classes','palette','ignore','weight')
     flags = dict(kind='seg_loss')

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch, torch.nn as nn
 from torch import Tensor
 from torch.utils.data import Dataset
-from ..machine import hold_folder, pick_device, plural
+from ..machine import hold_folder, pick_device, plural, replace_file, without_nan, write_text
 from ..windows.schemes import parse_scheme
 from ..models.controls import set_temperature
 from ..models.hub import load_model, restore_temperatures, save_model, temperature_dict
@@ -333,8 +333,8 @@ def write_tempering(
     import matplotlib.pyplot as plt
     png,text = (Path(f'{run.place(out)}temperature-{t.way}.{k}') for k in ('png','json'))
     fig = show_tempering(t)
-    fig.savefig(png, dpi=150)
+    replace_file(png, lambda to: fig.savefig(to, format='png', dpi=150))
     plt.close(fig)
-    text.write_text(json.dumps(t.numbers | dict(before=t.before, after=t.after), indent=1) + '\n',
-                    encoding='utf-8')
+    numbers = without_nan(t.numbers | dict(before=t.before, after=t.after))
+    write_text(text, json.dumps(numbers, indent=1) + '\n')
     return png,text

@@ -7,7 +7,7 @@ __all__ = ['pack_state', 'unpack_state', 'write_state', 'read_state', 'unshard',
            'shard_optimizer', 'find_model', 'config_differences']
 
 # %% ../../nbs/training/01_checkpoints.ipynb #4f55d88e
-import json
+import json, zlib
 from pathlib import Path
 import torch, torch.nn as nn
 from torch import Tensor
@@ -51,6 +51,23 @@ def unpack_state(
     parts = [(k, unpack_state(tensors, v)) for k,v in what]
     return dict(parts) if kind=='dict' else dict(list=list, tuple=tuple)[kind](v for _,v in parts)
 
+# %% ../../nbs/training/01_checkpoints.ipynb #bb106879
+def _checksums(folder):
+    "CRC-32 of the files of tensors in a folder, by name"
+    out = {}
+    for path in sorted(p for p in folder.glob('*.safetensors') if p.is_file()):
+        out[path.name] = 0
+        with open(path, 'rb') as file:
+            while block := file.read(2**24): out[path.name] = zlib.crc32(block, out[path.name])
+    return out
+
+def _compare_checksums(folder, sums):
+    "Raise unless the files of a folder have these checksums"
+    now = _checksums(folder)
+    if changed := [k for k in now if not isinstance(sums, dict) or sums.get(k)!=now[k]]:
+        raise ValueError(f'{folder/changed[0]} has changed since it was written, or is damaged: '
+                         f'its checksum in state.json differs; resume from another copy')
+
 # %% ../../nbs/training/01_checkpoints.ipynb #ed2e06f6
 def write_state(
     folder:str|Path, # Existing folder
@@ -59,7 +76,8 @@ def write_state(
     "Write nested state as `state.safetensors` and `state.json`"
     tensors,rest = pack_state(state)
     write_tensors(Path(folder)/'state.safetensors', tensors)
-    (Path(folder)/'state.json').write_text(json.dumps(rest), encoding='utf-8')
+    text = json.dumps(rest | dict(checksums=_checksums(Path(folder))))
+    (Path(folder)/'state.json').write_text(text, encoding='utf-8')
 
 def read_state(
     folder:str|Path, # Folder from `write_state`
@@ -67,6 +85,7 @@ def read_state(
     "The state that `write_state` wrote"
     return read_folder(folder, _read_state)
 
+# %% ../../nbs/training/01_checkpoints.ipynb #ec328e43
 def _read_state(folder):
     "The state in a folder that nobody replaces"
     for name in ('state.safetensors','state.json'):
@@ -75,6 +94,8 @@ def _read_state(folder):
                                     f'resume')
     rest = read_json(folder/'state.json')
     tensors = read_tensors(folder/'state.safetensors')
+    sums = rest.pop('checksums', None) # older checkpoints have none
+    if sums is not None: _compare_checksums(folder, sums)
     try: return unpack_state(tensors, rest)
     except (KeyError,TypeError,ValueError,AttributeError,RecursionError) as error:
         raise ValueError(f'{folder/"state.json"} does not fit state.safetensors beside it, or is '

@@ -6,11 +6,11 @@
 __all__ = ['RunLog', 'read_log', 'show_log', 'LiveCurve']
 
 # %% ../../nbs/training/02_log.ipynb #3f1c7d5e
-import json, sys, time
+import json, math, sys, time
 from pathlib import Path
 import torch
 from tqdm.auto import tqdm
-from ..machine import check_file, cpu_seconds, patch, replace_file, resident
+from ..machine import check_file, cpu_seconds, patch, resident, without_nan, write_text
 
 # %% ../../nbs/training/02_log.ipynb #8949378e
 class RunLog:
@@ -44,8 +44,7 @@ def _cut_log(path, step):
     "Drop the lines after `step`; returns the CPU seconds of those that stay"
     path.parent.mkdir(parents=True, exist_ok=True)
     keep = [o for o in _lines(path) if o['step']<=step] if path.exists() else []
-    text = ''.join(json.dumps(o)+'\n' for o in keep)
-    replace_file(path, lambda tmp: tmp.write_text(text, encoding='utf-8'))
+    write_text(path, ''.join(json.dumps(without_nan(o))+'\n' for o in keep))
     return max((o['cpu_s'] for o in keep if isinstance(o.get('cpu_s'), float)), default=0.)
 
 def _lines(path):
@@ -54,9 +53,14 @@ def _lines(path):
     for text in check_file(path).read_text(encoding='utf-8', errors='replace').splitlines():
         try: line = json.loads(text)
         except (ValueError,RecursionError): continue
-        if isinstance(line, dict) and isinstance(line.get('step'), int): out.append(line)
+        if not isinstance(line, dict) or not isinstance(line.get('step'), int): continue
+        scores = line.get('eval')
+        if isinstance(scores, dict): # JSON has no NaN
+            line['eval'] = {k: math.nan if v is None else v for k,v in scores.items()}
+        out.append(line)
     return out
 
+# %% ../../nbs/training/02_log.ipynb #de3b8027
 def _tensorboard(out):
     "TensorBoard's writer for a folder; an error says how to install it"
     try: from torch.utils.tensorboard import SummaryWriter
@@ -98,7 +102,8 @@ def write(self:RunLog,
     if not self.run.accelerator.is_main_process: return
     line = dict(line, time=time.time())
     if self.path:
-        with open(self.path, 'a', encoding='utf-8') as file: file.write(json.dumps(line) + '\n')
+        with open(self.path, 'a', encoding='utf-8') as file: 
+            file.write(json.dumps(without_nan(line)) + '\n')
     if self.tb:
         scores = {f'eval/{k}': v for k,v in line.get('eval', {}).items()}
         for k,v in (line|scores).items():

@@ -7,7 +7,7 @@ __all__ = ['TrainConfig', 'newer_version', 'read_config', 'make_optimizer', 'mak
            'TrainRun', 'train_step', 'TrainResult', 'fit', 'resume']
 
 # %% ../../nbs/training/03_loop.ipynb #b0fc6e96
-import copy, json, math, os, signal, sys, threading
+import copy, json, math, os, re, signal, sys, threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
@@ -237,6 +237,7 @@ def collect(self:TrainRun):
     model = self.raw if self.ema is None else self.ema.module
     self.whole.load_state_dict(unshard(model.state_dict()))
 
+# %% ../../nbs/training/03_loop.ipynb #73ea52f8
 def _accelerator(config):
     "The accelerator for the precision of a configuration; that of an earlier run is replaced"
     precision = _best_precision() if config.precision=='auto' else config.precision
@@ -255,7 +256,7 @@ def _best_precision():
 def _describe(self:TrainRun, data, transform)->dict:
     "Settings that must be the same when the run is resumed, as JSON"
     return dict(train=asdict(self.config), data=dict(kind=type(data).__name__, length=len(data)),
-                task=repr(self.task), transform=repr(transform),
+                task=repr(self.task), transform=re.sub(' at 0x[0-9a-f]+', '', repr(transform)),
                 model=getattr(self.raw, 'config', None),
                 processes=self.accelerator.num_processes)
 

@@ -138,7 +138,7 @@ def as_size(
 )->tuple[int,int]:
     "`hw` as a tuple of two positive ints"
     sides = tuple(hw) if isinstance(hw, Iterable) else (hw,)
-    if len(sides)!=2 or any(side!=int(side) or side<1 for side in sides):
+    if len(sides)!=2 or not all(_is_count(side) for side in sides):
         raise ValueError(f'{what} {hw} is not a size; '
                          f'give (height, width) in whole tokens, both at least 1')
     return int(sides[0]),int(sides[1])
@@ -152,11 +152,18 @@ def as_sizes(
     return tuple(as_size(o) for o in sizes)
 
 # %% ../../nbs/windows/00_layout.ipynb #5d2ef87e
+def _is_count(side):
+    "Whether a number is whole and at least 1"
+    try: return side==int(side) and side>=1
+    except (TypeError,ValueError,OverflowError): return False # words, NaN, infinity
+
 def _is_whole(x): return not (x.is_floating_point() or x.is_complex() or x.dtype==torch.bool)
 
 def _check_corners(yx, sizes, grid):
     "Raise unless `yx` (B,n,2) are corners of windows inside `grid`"
     n = len(sizes)
+    if not isinstance(yx, Tensor):
+        raise ValueError(f'corners are a {type(yx).__name__}; give a tensor (B,{n},2)')
     if yx.ndim!=3 or yx.shape[1:]!=(n,2) or not _is_whole(yx):
         raise ValueError(f'corners yx have shape {tuple(yx.shape)} ({yx.dtype}); '
                          f'{n} sizes need integers (B,{n},2)')
@@ -169,6 +176,7 @@ def _check_corners(yx, sizes, grid):
                          f'leaves the {grid} grid; '
                          f'its corner must lie between (0, 0) and {tuple(last[i].tolist())}')
 
+# %% ../../nbs/windows/00_layout.ipynb #00df9557
 def _check_extra(extra, batch, tokens):
     "Raise unless `extra` are flat ids (`batch`,e) below `tokens`"
     ok = extra.ndim==2 and len(extra)==batch and _is_whole(extra)
@@ -308,7 +316,8 @@ def crop_windows(
     "Cut the pixels of every window out of `x`"
     if windows.packed: return _unpack(x, windows, patch)
     H,W = windows.grid
-    if x.ndim<3 or tuple(x.shape[-2:])!=(H*patch,W*patch) or windows.batch not in (1,len(x)):
+    fits = x.ndim>=3 and tuple(x.shape[-2:])==(H*patch,W*patch) and windows.batch in (1,len(x))
+    if not fits or not len(x):
         raise ValueError(f'a tensor of shape {tuple(x.shape)} does not match {windows!r} with '
                          f'patch {patch}: it should hold {windows.batch} images of '
                          f'{H*patch}x{W*patch} pixels; see pad_to_patches')

@@ -10,6 +10,7 @@ import base64, html, json
 from collections.abc import Sequence
 from importlib.resources import files
 import anywidget, ipywidgets
+from ..machine import without_nan
 from .widgets import TokenCanvas
 
 # %% ../../nbs/workbench/01_snapshots.ipynb #4c232568
@@ -104,7 +105,7 @@ def _b64(data): return base64.b64encode(data).decode()
 def _json(data):
     "JSON for a script element; bytes as {'$': number}, each once in `files`"
     files = {}
-    shown = json.dumps(data, default=lambda b: {'$': files.setdefault(b, len(files))})
+    shown = json.dumps(without_nan(data), default=lambda b: {'$': files.setdefault(b, len(files))})
     texts = json.dumps([_b64(b) for b in files])
     return f'{{"files": {texts}, "shown": {shown}}}'.replace('<', '\\u003c')
 
