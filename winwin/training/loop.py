@@ -26,6 +26,7 @@ from torch.utils.data import Dataset
 from .. import __version__
 from ..machine import Roll, find_folder, hold_folder, patch, patch_property, write_folder
 from ..machine import write_tensors
+from ..windows.layout import crop_windows
 from ..windows.schemes import parse_scheme
 from ..data.items import first_checked
 from ..models.layers import LoRALinear
@@ -391,7 +392,11 @@ def _save_batch(run, batch, loss, folder):
     "Write the maps and windows of a batch, and a report"
     folder.mkdir(parents=True, exist_ok=True)
     windows = batch['windows']
-    maps = {k: batch[k].contiguous() for k in run.task.keys}
+    maps = {}
+    for k in run.task.keys: # of every window, if only those were loaded
+        seen = batch['windows2' if k=='image2' and 'windows2' in batch else 'windows']
+        parts = crop_windows(batch[k], seen, run.patch) if seen.packed else [batch[k]]
+        maps |= {f'{k}_{i}' if seen.packed else k: o.contiguous() for i,o in enumerate(parts)}
     corners = {k.replace('windows', 'yx'): batch[k].yx.contiguous()
                for k in ('windows','windows2') if k in batch}
     write_tensors(folder/'batch.safetensors', maps|corners)
