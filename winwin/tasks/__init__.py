@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from .task import WRONG, UNKNOWN, Task, fit_outputs, first_map, shade, mark_wrong, score_text
     from .task import predict_full, window_pairs, sum_over_processes, Metrics, MeanMetrics
     from .task import evaluate
-    from .segmentation import seg_loss, SegMetrics, show_confusion, SegTask, class_weights
-    from .segmentation import richest_windows
+    from .segmentation import SEG_LOSSES, seg_loss, SegMetrics, show_confusion, SegTask
+    from .segmentation import class_weights, richest_windows
     from .depth import DEPTH_SCORES, depth_loss, DepthMetrics, DepthTask
     from .flow_scoring import FLOW_CHANNELS, FLOW_SCORES, laplacian_loss, flow_uncertainty
     from .flow_scoring import flow_loss, match_targets, match_loss, cell_targets, matching_loss
@@ -26,8 +26,9 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'shade': 'task', 'mark_wrong': 'task', 'score_text': 'task', 'predict_full': 'task',
     'window_pairs': 'task', 'sum_over_processes': 'task', 'Metrics': 'task', 'MeanMetrics': 'task',
     'evaluate': 'task',
-    'seg_loss': 'segmentation', 'SegMetrics': 'segmentation', 'show_confusion': 'segmentation',
-    'SegTask': 'segmentation', 'class_weights': 'segmentation', 'richest_windows': 'segmentation',
+    'SEG_LOSSES': 'segmentation', 'seg_loss': 'segmentation', 'SegMetrics': 'segmentation',
+    'show_confusion': 'segmentation', 'SegTask': 'segmentation', 'class_weights': 'segmentation',
+    'richest_windows': 'segmentation',
     'DEPTH_SCORES': 'depth', 'depth_loss': 'depth', 'DepthMetrics': 'depth', 'DepthTask': 'depth',
     'FLOW_CHANNELS': 'flow_scoring', 'FLOW_SCORES': 'flow_scoring',
     'laplacian_loss': 'flow_scoring', 'flow_uncertainty': 'flow_scoring',
