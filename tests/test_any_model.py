@@ -9,7 +9,7 @@ from winwin.attention.statistics import attention_rows
 from winwin.models.controls import capture
 from winwin.windows.sampling import sample_windows
 from winwin.workbench.attention import AttentionExplorer
-from winwin.workbench.lab import find_model, write_yours
+from winwin.workbench.lab import named_model, write_yours
 
 SMALL = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=224, patch_size=16)
 IMG = torch.rand(3,224,224, generator=torch.Generator().manual_seed(0))
@@ -158,5 +158,5 @@ def test_your_model_and_image_in_one_command(tmp_path):
     exec('\n'.join(lines) + f'\nex = {last}', space)
     ex = space['ex']
     assert repr(ex)=='AttentionExplorer(Dinov2Model, (14, 14) tokens)' and ex.flush().error is None
-    with pytest.raises(ValueError, match='backbone'): find_model('vit_smal')
+    with pytest.raises(ValueError, match='backbone'): named_model('vit_smal')
     ex.close()

@@ -98,14 +98,14 @@ def test_timm_models_with_prefix_tokens(name):
 
 def test_the_model_keeps_its_temperatures_and_mode(seg):
     old = set_temperature(seg, torch.tensor([1.2,.9]))
-    seg.train()
+    seg.requires_grad_(True).train() # frozen parts stay in evaluation mode
     maps = AttentionRecorder(seg, IMG, '2x3')
     for v in ('windows','full','tau'): maps.look('encoder.blocks.1.attn', v)
     LayerCurves(maps, samples=4)
     read_with(maps, dict.fromkeys(maps.layers, 1.5), [0])
     assert seg.training and all(torch.equal(t, torch.tensor([1.2,.9])) for t in get_temperature(seg).values())
     set_temperature(seg, old)
-    seg.eval()
+    seg.eval().requires_grad_(False)
 
 def test_an_error_in_the_model_leaves_it_as_it_was(seg):
     maps = AttentionRecorder(seg, IMG, '2x3')

@@ -115,3 +115,8 @@ def test_mistakes_are_refused_at_the_start(data, train, rule):
 def test_a_model_with_changes_of_its_own_needs_the_setting(tmp_path, data):
     with pytest.raises(ValueError, match="train='lora:16'"):
         fit(set_trainable(make('ours'), 'lora:2'), data, CONFIG, out=tmp_path/'run', progress=False)
+
+def test_checkpointing_changes_no_weight(data):
+    a,b = (fit(make('ours'), data, config(steps=2, checkpointing=on), progress=False).model for on in (False,True))
+    for (k,x),y in zip(a.state_dict().items(), b.state_dict().values()): torch.testing.assert_close(x, y, atol=1e-6, rtol=1e-5, msg=k)
+    assert b.encoder.checkpointing and not a.encoder.checkpointing

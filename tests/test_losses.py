@@ -4,7 +4,7 @@ import numpy as np
 import pytest, torch
 import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
-from winwin.tasks.segmentation import seg_loss
+from winwin.tasks.segmentation import SEG_LOSSES, seg_loss
 from winwin.tasks.depth import depth_loss
 from winwin.models.heads import LinearHead
 from winwin.windows.layout import Windows, crop_windows
@@ -234,3 +234,37 @@ def test_depth_refuses(change, message):
     args = dict(maps=depth_maps, depth=full_depth, windows=W2, patch=P)
     depth_loss(**args)
     with pytest.raises(ValueError, match=message): depth_loss(**args|change)
+
+# --- losses of segmentation for rare classes
+
+def seg_case():
+    g = torch.Generator().manual_seed(0)
+    w = sample_windows((4,6), [(2,2),(1,3)], 2, g)
+    labels = torch.randint(0, 4, (2,32,48), generator=g)
+    labels[:,:9] = 255
+    return [torch.randn(2,4,h*8,w_*8, generator=g, dtype=torch.float64) for h,w_ in w.sizes],labels,w
+
+@pytest.mark.parametrize('weight', [None, torch.tensor([1.,2.,.5,4.])])
+def test_focal_and_ohem_and_dice_by_hand(weight):
+    maps,labels,w = seg_case()
+    t = torch.cat([o.flatten(1) for o in crop_windows(labels, w, 8)], 1).flatten()
+    logits = torch.cat([m.flatten(2) for m in maps], 2).movedim(1, -1).reshape(-1, 4)[t!=255]
+    t = t[t!=255]
+    p = logits.softmax(1)
+    mine = p.gather(1, t[:,None])[:,0]
+    ws = torch.ones(len(t), dtype=torch.float64) if weight is None else weight.double()[t]
+    ce = (ws*-mine.log()).sum()/ws.sum()
+    true = torch.nn.functional.one_hot(t, 4)
+    dice = (1-(2*(p*true).sum(0)+1)/(p.sum(0)+true.sum(0)+1)).mean()
+    hard = (mine<.7) | (mine<=mine.sort().values[len(t)//16])
+    wanted = {'ce': ce, 'ce+dice': ce+dice, 'focal': (ws*(1-mine)**2*-mine.log()).sum()/ws.sum(),
+              'ohem': ((ws*-mine.log())[hard]).sum()/ws[hard].sum()}
+    for kind,value in wanted.items(): torch.testing.assert_close(seg_loss(maps, labels, w, 8, weight=weight, kind=kind), value, atol=1e-9, rtol=1e-6)
+
+@pytest.mark.parametrize('kind', SEG_LOSSES)
+def test_no_labels_no_loss(kind):
+    maps,labels,w = seg_case()
+    for m in maps: m.requires_grad_()
+    loss = seg_loss(maps, torch.full_like(labels, 255), w, 8, kind=kind)
+    loss.backward()
+    assert loss.item()==0 and all(m.grad.isfinite().all() for m in maps)

@@ -198,3 +198,137 @@ def test_task_files_that_hold_no_task(text, words, tmp_path):
     (tmp_path/'mine.py').write_text(text)
     with pytest.raises(ValueError, match=words): make_task(f'{tmp_path}/mine.py:Borders')
     with pytest.raises(FileNotFoundError, match='there is no file'): make_task('nowhere.py:Edges')
+
+# --- Its options, its folder, its package
+
+MINE = '''
+from dataclasses import dataclass
+import torch, torch.nn.functional as F
+from winwin.tasks import MeanMetrics, Task, register, window_pairs
+
+@register
+@dataclass
+class Height(Task):
+    "Height of every pixel"
+    power:float=2. # Exponent of the error
+    name = 'height'
+    target = 'height'
+    keys = ('image','height')
+    score = 'error'
+    higher = False
+    head = 'linear'
+    def outputs(self): return 1
+    def window_loss(self, maps, target, windows, patch):
+        return sum((m[:,0]-t).abs().pow(self.power).mean() for m,t in window_pairs(maps, target, windows, patch, 1))
+    def decode(self, maps): return dict(height=maps[:,0])
+    def metrics(self): return MeanMetrics('error')
+    def update(self, metrics, maps, batch): metrics.update((maps[:,0]-batch['height']).abs().flatten(1).mean(1))
+'''
+
+def call(capsys, *args):
+    from winwin.cli import main
+    with pytest.raises(SystemExit) as stop: main([*map(str, args)])
+    got = capsys.readouterr()
+    return stop.value.code or 0,got.out+got.err
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    "A folder with images, heights and the file of a task"
+    from PIL import Image
+    monkeypatch.chdir(tmp_path)
+    (tmp_path/'mine.py').write_text(MINE)
+    for name in ('images','height'): (tmp_path/'data'/name).mkdir(parents=True)
+    for i in range(5):
+        Image.fromarray(np.full((40,48,3), 40*i, np.uint8)).save(tmp_path/f'data/images/{i}.png')
+        np.save(tmp_path/f'data/height/{i}.npy', np.full((40,48), i/5, np.float32))
+    return tmp_path
+
+FOLDER = ['train','folder','--task','mine.py:Height','--root','data','--model','winwin_dense_micro','--steps',2,'--batch-size',2,
+          '--windows','2x2','--warmup',0,'--workers',0,'--out','run']
+
+def test_a_folder_for_a_task_of_ones_own_needs_no_dataset(own, capsys):
+    code,text = call(capsys, *FOLDER, '--power', 1.5)
+    assert code==0 and 'error' in text, text
+    saved = json.loads((own/'run/best/config.json').read_text())['extra']['recipe']
+    assert saved['power']==1.5 and saved['train']['task']=='mine.py:Height' and 'flow_loss' not in saved
+    code,text = call(capsys, 'eval', 'run')
+    assert code==0 and 'error' in text
+    code,text = call(capsys, *FOLDER, '--resume')
+    assert code==1 and 'power: 1.5 in the checkpoint, 2.0 now' in text
+    np.save(own/'data/height/3.npy', np.zeros((40,47), np.float32))
+    code,text = call(capsys, *FOLDER[:-1], 'other', '--check')
+    assert code==1 and 'height/3.npy is 40x47 pixels' in text and 'Traceback' not in text
+    (own/'data/height/3.npy').write_bytes(b'no array')
+    code,text = call(capsys, *FOLDER[:-1], 'third', '--check')
+    assert code==1 and 'height/3.npy cannot be read as an array' in text
+
+def test_help_shows_the_options_of_a_task_of_ones_own(own, capsys):
+    code,text = call(capsys, 'train', 'folder', '--task', 'mine.py:Height', '--help')
+    assert code==0 and '--power N' in text and 'Exponent of the error (default: 2.0)' in text
+    assert '--class-weights' not in text and '--flow-loss' not in text
+    code,text = call(capsys, 'train', 'driving-depth', '--flow-loss', 'l1')
+    assert code==2 and '--flow-loss' in text # of another task
+
+def test_stereo_from_a_folder(tmp_path, capsys):
+    from PIL import Image
+    from winwin.tasks.stereo import write_disparity
+    for i in range(5):
+        item = DrivingWorld((32,48), length=5, stereo=True)[i]
+        for key,name in (('image','images'), ('image2','images2')):
+            (tmp_path/name).mkdir(exist_ok=True)
+            Image.fromarray((item[key]*255).byte().permute(1,2,0).numpy()).save(tmp_path/f'{name}/{i}.png')
+        (tmp_path/'disparity').mkdir(exist_ok=True)
+        write_disparity(tmp_path/f'disparity/{i}.pfm', item['disparity'].clamp(min=0))
+    code,text = call(capsys, 'train', 'folder', '--task', 'stereo', '--root', tmp_path, '--model', 'winwin_pair_micro', '--head', 'linear', '--flip', 0,
+                     '--steps', 1, '--batch-size', 2, '--windows', '2x2', '--warmup', 0, '--workers', 0, '--out', tmp_path/'run')
+    assert code==0 and 'bad3' in text, text
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    "A distribution on sys.path with one good and one broken task"
+    (tmp_path/'my_package.py').write_text(MINE.replace("'height'", "'packaged'"))
+    info = tmp_path/'my_package-1.0.dist-info'
+    info.mkdir()
+    (info/'METADATA').write_text('Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n')
+    (info/'entry_points.txt').write_text('[winwin.tasks]\nasleep = nowhere_at_all:Task\npackaged = my_package:Height\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    from winwin.tasks import registry
+    monkeypatch.setattr(registry, '_own', {})
+    monkeypatch.setattr(registry, '_broken', {})
+    return registry
+
+def test_tasks_of_packages(package):
+    assert task_class('seg').name=='seg' and not package._own # nothing is imported for a task that is there
+    with pytest.warns(UserWarning, match="task 'asleep' is left out: nowhere_at_all:Task cannot be loaded"): kind = task_class('packaged')
+    assert kind.__name__=='Height' and make_task('packaged').outputs()==1
+    assert {'packaged','seg'}<=list_tasks().keys() and 'asleep' not in list_tasks()
+    with pytest.raises(ValueError, match="task 'asleep': nowhere_at_all:Task cannot be loaded: ModuleNotFoundError"): task_class('asleep')
+    with pytest.raises(ValueError, match='did you mean packaged'): task_class('packagd')
+
+# --- Disparities, and recipes of earlier versions
+
+@pytest.mark.parametrize('bad', [-3., float('inf')])
+def test_disparities_are_finite_and_not_negative(bad, tmp_path):
+    from winwin.tasks.stereo import disparity_loss, read_disparity, write_disparity
+    x = torch.ones(1,16,16)
+    x[0,0,0] = bad
+    with pytest.raises(ValueError, match=f'disparity {bad:g} where it is valid; disparities are finite'): disparity_loss([torch.zeros(1,2,16,16)], x, Windows.full((2,2)), 8)
+    with pytest.raises(ValueError, match=f'disparity {bad:g} for .*write finite'): write_disparity(tmp_path/'a.pfm', x[0], torch.ones(16,16, dtype=torch.bool))
+    np.save(tmp_path/'a.npy', x[0].numpy())
+    if bad<0:
+        with pytest.raises(ValueError, match='a.npy has disparity -3; disparities are not negative'): read_disparity(tmp_path/'a.npy')
+    else: assert not read_disparity(tmp_path/'a.npy')[1][0,0] # unknown
+
+def test_a_run_of_an_earlier_version_resumes(tmp_path):
+    "They stored the options of all tasks in one list"
+    from winwin.training.recipes import change, get_preset, train_recipe
+    r = change(get_preset('driving-normals'), image_size=(48,64), images=4, valid_images=1, steps=2, batch_size=2, windows='2x2', save_every=1)
+    whole = train_recipe(r, tmp_path/'run', progress=False)
+    for path in (tmp_path/'run').glob('*/config.json'):
+        config = json.loads(path.read_text())
+        config['extra']['recipe'] |= dict(flow_loss='bounded', depth_loss='silog', windows2=None, mask=.9, class_weights=None, max_depth=None)
+        path.write_text(json.dumps(config))
+    again = train_recipe(r, tmp_path/'run', resume=True, progress=False)
+    assert all(torch.equal(a, b) for a,b in zip(whole.model.state_dict().values(), again.model.state_dict().values()))
+    with pytest.raises(ValueError, match='head: upsample in the checkpoint, linear now'):
+        train_recipe(change(r, head='linear'), tmp_path/'run', resume=True, progress=False)

@@ -220,7 +220,8 @@ def test_loss_that_is_not_finite_stops_and_keeps_the_batch(tmp_path):
     folder, = (tmp_path/'run').glob('not-finite-*')
     report,batch = json.loads((folder/'report.json').read_text()),load_file(folder/'batch.safetensors')
     assert 2 in report['indices'] and str(report['indices']) in str(e.value) and report['weights_not_finite']==[]
-    assert batch['image'].shape==(2,3,32,32) and batch['yx'].tolist()==report['yx']
+    assert batch['image_0'].shape==batch['image_1'].shape==(2,3,16,16) and batch['yx'].tolist()==report['yx']
+    assert batch['image_0'].isnan().any() and batch['labels_1'].shape==(2,16,16)
     assert all(v.isfinite().all() for v in model.state_dict().values())
 
 def test_the_callers_random_state_is_untouched():

@@ -126,7 +126,8 @@ def _print_problems(recipe):
 def _count_classes(recipe):
     "The recipe; classes of a folder that has no names for them are counted"
     from winwin.training.recipes import change, recipe_data
-    if recipe.data.name!='seg-folder' or recipe.data.classes: return recipe
+    labels = recipe.data.is_folder and 'labels' in recipe.task.keys
+    if not labels or recipe.data.classes: return recipe
     n = max(recipe_data(recipe, split).count_classes() for split in ('train','valid'))
     print(f'{plural(n, "class").replace("classs", "classes")} in the labels, 0 to {n-1}; '
           f'--classes NAME NAME ... names them', file=sys.stderr)

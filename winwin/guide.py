@@ -75,7 +75,8 @@ def _preset_about(r):
     t = r.train
     unit = 'images' if len(r.task.inputs)==1 else 'pairs'
     data = 'your own folder' if r.data.is_folder else r.data.name
-    return (f'{_TASK_WORDS.get(t.task, t.task)} on {data}: {r.model.name}, windows {t.windows}, '
+    what = 'any task (--task)' if r.data.name=='folder' else _TASK_WORDS.get(t.task, t.task)
+    return (f'{what} on {data}: {r.model.name}, windows {t.windows}, '
             f'{t.steps} steps of {t.batch_size} {unit}')
 
 # %% ../nbs/89_guide.ipynb #e471cd94
@@ -224,10 +225,10 @@ def collect_guide(
 
 def all_options()->dict[str,list[str]]: # Name -> what stands for its value, what it means
     "The options of all parts of recipes and of all tasks"
-    from winwin.tasks.registry import list_tasks
+    from winwin.tasks.registry import TASKS
     from winwin.training.recipes import Recipe
     out = {}
-    for kind in (*map(type, vars(Recipe()).values()),*list_tasks().values()):
+    for kind in (*map(type, vars(Recipe()).values()),*TASKS.values()):
         out |= option_texts(kind)
     return out
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PAIR_ENDS', 'FileDataset', 'report_missing', 'paired_item', 'SegFolder', 'DepthFolder',
-           'FlowPairs', 'natural_key', 'pair_ends', 'FlowFolder', 'FramePairs', 'held_out',
-           'hold_out']
+           'MapFolder', 'FlowPairs', 'natural_key', 'pair_ends', 'FlowFolder', 'PairFolder',
+           'FramePairs', 'held_out', 'hold_out']
 
 # %% ../../nbs/data/03_folders.ipynb #1e996fac
 import copy, hashlib, os, re, unicodedata, warnings
@@ -137,11 +137,11 @@ def paired_item(
     self:FileDataset, # Dataset with `images`, `targets` and `names`
     i:int,            # Index of the item
     key:str,          # Key of the target in the item
-    target:Tensor,    # The target (H,W)
+    target:Tensor,    # The target (...,H,W)
 )->dict: # With image, target and name
     "Item with an image and its target; different sizes are an error"
     img = self.read_alike(self.images[i])
-    if img.shape[1:]!=target.shape:
+    if img.shape[1:]!=target.shape[-2:]:
         raise ValueError(f'{self.targets[i]} is {size_text(target)} pixels, its image '
                          f'{self.images[i]} is {size_text(img)}; both need one size'
                          f'{turned_text(self.images[i])}')
@@ -245,10 +245,39 @@ class DepthFolder(FileDataset):
     def load(self, i:int)->dict:
         return paired_item(self, i, 'depth', read_depth(self.targets[i], self.scale))
 
+# %% ../../nbs/data/03_folders.ipynb #4eabaf97
+class MapFolder(FileDataset):
+    "Your images with targets of any kind, paired by name"
+    def __init__(self,
+        root:str|Path,                # Folder with both folders
+        key:str,                      # Key of the target in an item, and its folder
+        read:Callable,                # Path -> keys and maps (...,H,W), such as `Task.read_target`
+        kinds:Sequence[str]=('.npy',), # Suffixes of target files
+        images:str='images',          # Folder of images in it
+        targets:str|None=None,        # Folder of targets in it; none = `key`
+        split:str|None=None,          # Subfolder of both, or a .txt in `root` that lists names
+        suffix:str='',                # Ends the names of targets, and is no part of the name
+        strict:bool=True,             # A file without a partner is an error; else a warning
+        transform:Callable|None=None, # Called with every item, such as `Augment()`
+    ):
+        self.root = Path(root)
+        self.key = key
+        self.read = read
+        self.transform = transform
+        self._pair_up(images, targets or key, tuple(kinds), split, suffix, strict)
+
+    def load(self, i:int)->dict:
+        found = self.read(self.targets[i])
+        if not isinstance(found.get(self.key), Tensor) or found[self.key].ndim<2:
+            raise ValueError(f'{self.targets[i]} gave no map for {self.key!r}; read must return '
+                             f'a dictionary with a tensor (...,H,W)')
+        return found | paired_item(self, i, self.key, found[self.key])
+
 # %% ../../nbs/data/03_folders.ipynb #e293e1c3
 class FlowPairs(FileDataset):
     "Pairs of frames, usually with flow; a subclass calls `use` with the files of each pair"
     unit = 'pair'
+    key = 'flow' # of the target in an item
 
     def expected(self, key:str, img:Tensor)->str: return size_text(img)
     def read_target(self, path:Path)->tuple[Tensor,Tensor]: return read_flow(path)
@@ -257,7 +286,7 @@ class FlowPairs(FileDataset):
     def load(self, i:int)->dict:
         first,second,target,seen = self.files[i]
         out = dict(image=self.read_alike(first), image2=self.read_alike(second))
-        if target: out['flow'],out['valid'] = self.read_target(target)
+        if target: out[self.key],out['valid'] = self.read_target(target)
         if seen: out['visible'] = self.read_visible(seen)
         for key,file in zip(out, (first,second,target,target,seen)):
             size = size_text(out[key])
@@ -376,6 +405,38 @@ def _list_missing(self:FlowFolder, first, second, flows, images, flow):
         if n not in flows: return f'{rel(first[n])} has no flow {flow.format(n)}'
     names = sorted(first.keys()|flows.keys(), key=natural_key)
     self.missing = list(filter(None, map(lone, names)))
+
+# %% ../../nbs/data/03_folders.ipynb #deaf5d38
+class PairFolder(FlowPairs):
+    "Your pairs of images with targets of any kind, paired by name"
+    def __init__(self,
+        root:str|Path,                # Folder with the folders below
+        key:str,                      # Key of the target in an item, and its folder
+        read:Callable,                # Path -> keys and maps (...,H,W), such as `Task.read_target`
+        kinds:Sequence[str]=('.npy',), # Suffixes of target files
+        images:str='images',          # Folder of first images in it; the second are in `images`2
+        targets:str|None=None,        # Folder of targets in it; none = `key`
+        split:str|None=None,          # Subfolder of all of them
+        suffix:str='',                # Ends the names of targets, and is no part of the name
+        strict:bool=True,             # A missing file is an error; else a warning
+        transform:Callable|None=None, # Called with every item
+    ):
+        self.root = Path(root)
+        self.key = key
+        self.read = read
+        self.transform = transform
+        first,second,target = (self.root/o/(split or '')
+                               for o in (images,f'{images}2',targets or key))
+        places = [(first,find_images(first)), (second,find_images(second)),
+                  (target,find_files(target, tuple(kinds), suffix))]
+        names = sorted({n for _,found in places for n in found}, key=natural_key)
+        def paths(name): return [found.get(name, at/f'{name}.png') for at,found in places]
+        self.use([(name, *paths(name), None) for name in names], strict)
+
+    def read_target(self, path:Path)->tuple[Tensor,Tensor]:
+        maps = self.read(path)
+        whole = torch.ones(maps[self.key].shape[-2:], dtype=torch.bool)
+        return maps[self.key],maps.get('valid', whole)
 
 # %% ../../nbs/data/03_folders.ipynb #ad07de8b
 class FramePairs(FlowPairs):

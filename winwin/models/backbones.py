@@ -76,6 +76,7 @@ def embed_timm(
     if model.pos_embed is not None: x = x + place
     return model.norm_pre(torch.cat([front.expand(x.shape[0],-1,-1),x], 1)),rope
 
+# %% ../../nbs/models/05_backbones.ipynb #d2da538f
 def _places(model, x, grid, at=None):
     "What timm adds to prefix tokens and to tokens `at` of a grid, and their rotations"
     n = model.num_prefix_tokens

@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from .task import WRONG, UNKNOWN, Task, fit_outputs, first_map, shade, mark_wrong, score_text
     from .task import predict_full, window_pairs, sum_over_processes, Metrics, MeanMetrics
     from .task import evaluate
-    from .segmentation import seg_loss, SegMetrics, show_confusion, SegTask, class_weights
-    from .segmentation import richest_windows
+    from .segmentation import SEG_LOSSES, seg_loss, SegMetrics, show_confusion, SegTask
+    from .segmentation import class_weights, richest_windows
     from .depth import DEPTH_SCORES, depth_loss, DepthMetrics, DepthTask
     from .flow_scoring import FLOW_CHANNELS, FLOW_SCORES, laplacian_loss, flow_uncertainty
     from .flow_scoring import flow_loss, match_targets, match_loss, cell_targets, matching_loss
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from .normals import normals_loss, AngleMetrics, NormalsTask
     from .relative import relative_loss, align_inverse, RelativeTask
     from .completion import completion_loss, complete, CompletionTask
-    from .registry import list_tasks, register, task_class, make_task, task_of
+    from .registry import TASKS, register, list_tasks, task_class, make_task, task_of
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'WRONG': 'task', 'UNKNOWN': 'task', 'Task': 'task', 'fit_outputs': 'task', 'first_map': 'task',
     'shade': 'task', 'mark_wrong': 'task', 'score_text': 'task', 'predict_full': 'task',
     'window_pairs': 'task', 'sum_over_processes': 'task', 'Metrics': 'task', 'MeanMetrics': 'task',
     'evaluate': 'task',
-    'seg_loss': 'segmentation', 'SegMetrics': 'segmentation', 'show_confusion': 'segmentation',
-    'SegTask': 'segmentation', 'class_weights': 'segmentation', 'richest_windows': 'segmentation',
+    'SEG_LOSSES': 'segmentation', 'seg_loss': 'segmentation', 'SegMetrics': 'segmentation',
+    'show_confusion': 'segmentation', 'SegTask': 'segmentation', 'class_weights': 'segmentation',
+    'richest_windows': 'segmentation',
     'DEPTH_SCORES': 'depth', 'depth_loss': 'depth', 'DepthMetrics': 'depth', 'DepthTask': 'depth',
     'FLOW_CHANNELS': 'flow_scoring', 'FLOW_SCORES': 'flow_scoring',
     'laplacian_loss': 'flow_scoring', 'flow_uncertainty': 'flow_scoring',
@@ -40,8 +41,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'normals_loss': 'normals', 'AngleMetrics': 'normals', 'NormalsTask': 'normals',
     'relative_loss': 'relative', 'align_inverse': 'relative', 'RelativeTask': 'relative',
     'completion_loss': 'completion', 'complete': 'completion', 'CompletionTask': 'completion',
-    'list_tasks': 'registry', 'register': 'registry', 'task_class': 'registry',
-    'make_task': 'registry', 'task_of': 'registry',
+    'TASKS': 'registry', 'register': 'registry', 'list_tasks': 'registry',
+    'task_class': 'registry', 'make_task': 'registry', 'task_of': 'registry',
 }
 __all__ = [*_HOME]
 

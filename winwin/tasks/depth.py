@@ -187,6 +187,7 @@ class DepthTask(Task):
     higher = False
     columns = dict(abs_rel=('relative error','.1%'), delta1=('right within 25%','.1%'),
                    rmse=('RMSE in m','.2f'))
+    suffix = '.png'
     settings = ('bits',)
     flags = dict(kind='depth_loss')
 

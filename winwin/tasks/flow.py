@@ -72,6 +72,7 @@ class FlowTask(PairTask):
     keys = ('image','image2','flow','valid','visible')
     columns = {'EPE': ('EPE','.2f',' px'), '3px': ('off by over 3 px','.1f','%')}
     suffix = '.flo'
+    formats = tuple(FLOW_FORMATS)
     settings = ('format','largest')
     channels = FLOW_CHANNELS
 
@@ -284,22 +285,6 @@ def score_rows(self:PairTask, scores:dict[str,float], baseline:dict[str,float])-
     return ['score','this model','no motion',''],rows
 
 # %% ../../nbs/tasks/04_flow.ipynb #e2e64c39
-@patch
-def check_settings(self:FlowTask, **settings)->dict:
-    given = Task.check_settings(self, **settings)
-    if 'format' not in given: return given
-    dotted = f'.{given["format"].lower().removeprefix(".")}'
-    if dotted not in FLOW_FORMATS:
-        raise ValueError(f'format {given["format"]!r} is not a flow format; use one of '
-                         f'{", ".join(FLOW_FORMATS)}')
-    return given | dict(format=dotted)
-
-@patch
-def file_of(self:PairTask, folder, kind:str, name:str, format:str|None=None, **settings):
-    path = Task.file_of(self, folder, kind, name)
-    if format is None or kind not in ('map',self.target): return path
-    return path.with_name(path.name.removesuffix(self.suffix)+format)
-
 @patch
 def write_map(self:FlowTask, values:dict[str,Tensor], path, **settings):
     write_flow(path, values['flow'])

@@ -22,8 +22,9 @@ def normals_loss(
     normals:Tensor,         # Of the full image (B,3,H*P,W*P), unit length; 0 = no target
     windows:Windows,        # Windows of the maps
     patch:int=16,           # Pixels per token side P
+    kind:str='cosine',      # 'cosine': one minus it; 'chord': distance of the unit vectors
 )->Tensor: # Scalar
-    "One minus the cosine, mean over the valid pixels of all windows; zero if there are none"
+    "Loss of directions, mean over the valid pixels of all windows; zero if there are none"
     if normals.ndim!=4 or normals.shape[1]!=3 or not normals.is_floating_point():
         raise ValueError(f'normals {tuple(normals.shape)} of {normals.dtype}; give floats '
                          f'(B,3,H*P,W*P)')
@@ -31,7 +32,9 @@ def normals_loss(
     count = 0
     for m,t in window_pairs(maps, normals, windows, patch, channels=3):
         ok = t.square().sum(1)>.25
-        total = total + ((1-F.cosine_similarity(m, t.to(m.dtype), dim=1, eps=1e-6))*ok).sum()
+        off = 1-F.cosine_similarity(m, t.to(m.dtype), dim=1, eps=1e-6)
+        if kind=='chord': off = (2*off).clamp(min=1e-6).sqrt()
+        total = total + (off*ok).sum()
         count = count + ok.sum()
     return total/count.clamp(min=1)
 
@@ -67,7 +70,8 @@ class AngleMetrics(Metrics):
 # %% ../../nbs/tasks/06_normals.ipynb #f30d2478
 @dataclass
 class NormalsTask(Task):
-    "Surface normals: cosine loss, median angle"
+    "Surface normals: cosine or chord loss, median angle"
+    kind:str='cosine' # Loss: 'cosine', or 'chord', which settles on one of several directions
     name = 'normals'
     title = 'Surface normals of streets, learned from two windows'
     goal = 'which way the surface at every pixel faces'
@@ -76,13 +80,18 @@ class NormalsTask(Task):
     score = 'median'
     higher = False
     columns = dict(median=('median angle','.1f','°'), within11=('within 11.25°','.1f','%'))
-    suffix = '.npy'
+    formats = ('.npy','.png')
     settings = ('format',)
+    flags = dict(kind='normals_loss')
+
+    def __post_init__(self):
+        if self.kind not in ('cosine','chord'):
+            raise ValueError(f'kind {self.kind!r} is unknown; use cosine or chord')
 
     def outputs(self)->int: return 3
     def metrics(self)->AngleMetrics: return AngleMetrics()
     def window_loss(self, maps:list[Tensor], target:Tensor, windows:Windows, patch:int)->Tensor:
-        return normals_loss(maps, target, windows, patch)
+        return normals_loss(maps, target, windows, patch, self.kind)
     def decode(self, maps:Tensor)->dict[str,Tensor]: # 'normals' (B,3,h,w)
         return dict(normals=F.normalize(maps.float(), dim=1))
     def limit(self, values:dict[str,Tensor])->None: return None
@@ -119,18 +128,6 @@ def difference(self:NormalsTask, old:Tensor, new:Tensor)->tuple[float,str]:
     return change,f'{change:.1f}° apart on average'
 
 # %% ../../nbs/tasks/06_normals.ipynb #a04fd6b2
-@patch
-def check_settings(self:NormalsTask, **settings)->dict:
-    given = Task.check_settings(self, **settings)
-    if given.get('format', '.npy') not in ('.npy','.png'):
-        raise ValueError(f'format {given["format"]!r} is not one of normals; use .npy or .png')
-    return given
-
-@patch
-def file_of(self:NormalsTask, folder, kind:str, name:str, format:str='.npy', **settings):
-    path = Task.file_of(self, folder, kind, name)
-    return path if kind!='map' else path.with_name(path.name.removesuffix('.npy')+format)
-
 @patch
 def write_map(self:NormalsTask, values:dict[str,Tensor], path, **settings):
     if path.suffix!='.png': return Task.write_map(self, values, path)

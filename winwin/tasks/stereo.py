@@ -155,6 +155,7 @@ class StereoTask(PairTask):
     score = 'bad3'
     columns = dict(EPE=('EPE','.2f',' px'), bad3=('off by over 3 px','.1f','%'))
     suffix = '.pfm'
+    formats = tuple(_readers)
     settings = ('format','largest')
     channels = DISPARITY_CHANNELS
 
@@ -190,18 +191,12 @@ def describe_values(self:StereoTask, values:dict[str,Tensor])->str:
     return f'disparity {x.mean():.2f} px on average, {x.max():.2f} at most'
 
 @patch
-def check_settings(self:StereoTask, **settings)->dict:
-    given = Task.check_settings(self, **settings)
-    if 'format' not in given: return given
-    dotted = f'.{given["format"].lower().removeprefix(".")}'
-    if dotted not in _readers:
-        raise ValueError(f'format {given["format"]!r} is not one of disparity; use '
-                         f'{", ".join(_readers)}')
-    return given | dict(format=dotted)
-
-@patch
 def write_map(self:StereoTask, values:dict[str,Tensor], path, **settings):
     write_disparity(path, values['disparity'].clamp(min=0))
 
 @patch
 def read_map(self:StereoTask, path)->Tensor: return read_disparity(path)[0] # (h,w)
+
+@patch
+def read_target(self:StereoTask, path)->dict[str,Tensor]:
+    return dict(zip(('disparity','valid'), read_disparity(path)))

@@ -45,7 +45,8 @@ class Task:
     files:ClassVar[tuple[str,...]] = ('map','overlay','color') # Kinds of files, see `write`
     usual:ClassVar[tuple[str,...]] = ('map','overlay')         # Those written by default
     folder:ClassVar[str] = ''                    # Of files with maps; none = `target`
-    suffix:ClassVar[str] = '.png'                # Of files with maps
+    suffix:ClassVar[str] = '.npy'                # Of files with maps
+    formats:ClassVar[tuple[str,...]] = ()        # Suffixes to read and write; none = `suffix` alone
     settings:ClassVar[tuple[str,...]] = ()       # Arguments of `write`: 'bits', 'format', 'largest'
     weights:ClassVar[str] = 'uniform'            # Weights of overlapping tiles by default
     whole:ClassVar[bool] = False                 # Whether its loss needs maps of the whole image
@@ -359,14 +360,19 @@ def check_settings(self:Task, **settings)->dict: # Those that are given
     for k in given:
         if k not in self.settings:
             raise ValueError(f'{k} does not apply to {self.name}; leave it out')
-    return given
+    if 'format' not in given: return given
+    dotted = f'.{given["format"].lower().removeprefix(".")}'
+    if dotted not in self.formats:
+        raise ValueError(f'format {given["format"]!r} is not one of {self.name}; use '
+                         f'{", ".join(self.formats)}')
+    return given | dict(format=dotted)
 
 # %% ../../nbs/tasks/00_task.ipynb #d230d424
 @patch
-def file_of(self:Task, folder:Path, kind:str, name:str, **settings)->Path:
+def file_of(self:Task, folder:Path, kind:str, name:str, format:str|None=None, **settings)->Path:
     "Path of the file of a kind"
-    if kind in ('map',self.target): return folder/(self.folder or self.target)/(name+self.suffix)
-    return folder/kind/f'{name}.png'
+    if kind not in ('map',self.target): return folder/kind/f'{name}.png'
+    return folder/(self.folder or self.target)/f'{name}{format or self.suffix}'
 
 @patch
 def paint_file(self:Task, kind:str, values:dict[str,Tensor])->np.ndarray: # (h,w,3) uint8
@@ -386,6 +392,11 @@ def write_map(self:Task, values:dict[str,Tensor], path:Path, **settings):
 def read_map(self:Task, path:Path)->Tensor:
     "A map from a file, here floats in `.npy`"
     return torch.from_numpy(read_array(path)).float()
+
+@patch
+def read_target(self:Task, path:Path)->dict[str,Tensor]: # Keys of an item
+    "The target in a file of a folder of yours, here the map of `read_map`"
+    return {self.target: self.read_map(path)}
 
 # %% ../../nbs/tasks/00_task.ipynb #a6dfd7ec
 def predict_full(

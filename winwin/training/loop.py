@@ -26,6 +26,7 @@ from torch.utils.data import Dataset
 from .. import __version__
 from ..machine import Roll, find_folder, hold_folder, patch, patch_property, write_folder
 from ..machine import write_tensors
+from ..windows.layout import crop_windows
 from ..windows.schemes import parse_scheme
 from ..data.items import first_checked
 from ..models.layers import LoRALinear
@@ -60,6 +61,7 @@ class TrainConfig:
     size:tuple[int,int]|None=None # Resize images to pixels (H,W); none = as they are
     precision:str='auto'          # 'no', 'bf16', 'fp16'; auto = bf16 if the GPU has it, no on CPUs
     compile:bool=False            # Compile model and loss with torch.compile, once per layout
+    checkpointing:bool=False      # Recompute activations in the backward pass: less memory
     seed:int=0                    # Of order, augmentation and windows
     workers:int=0                 # Processes that load data
     log_every:int=10              # Steps between lines of the log
@@ -180,6 +182,8 @@ def _choose_weights(self:TrainRun, model):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(self.config.seed, 4))
         if what!='all': set_trainable(model, what)
+    for part in model.modules() if self.config.checkpointing else ():
+        if hasattr(part, 'checkpointing'): part.checkpointing = True
     self.low_rank = any(isinstance(m, LoRALinear) for m in model.modules())
     if self.low_rank and what=='all' and self.out is not None:
         raise ValueError("the model has changes of low rank (LoRA), which the checkpoint's "
@@ -388,7 +392,11 @@ def _save_batch(run, batch, loss, folder):
     "Write the maps and windows of a batch, and a report"
     folder.mkdir(parents=True, exist_ok=True)
     windows = batch['windows']
-    maps = {k: batch[k].contiguous() for k in run.task.keys}
+    maps = {}
+    for k in run.task.keys: # of every window, if only those were loaded
+        seen = batch['windows2' if k=='image2' and 'windows2' in batch else 'windows']
+        parts = crop_windows(batch[k], seen, run.patch) if seen.packed else [batch[k]]
+        maps |= {f'{k}_{i}' if seen.packed else k: o.contiguous() for i,o in enumerate(parts)}
     corners = {k.replace('windows', 'yx'): batch[k].yx.contiguous()
                for k in ('windows','windows2') if k in batch}
     write_tensors(folder/'batch.safetensors', maps|corners)

@@ -25,7 +25,7 @@ from ..models.dense import create_model, model_task
 from ..models.released import is_depth_anything, load_croco, load_depth_anything
 from ..tasks.task import Task
 from ..tasks.segmentation import SegTask
-from ..tasks.registry import list_tasks, make_task, task_class
+from ..tasks.registry import TASKS, list_tasks, make_task, task_class
 from .checkpoints import config_differences
 from .loop import TrainConfig, TrainResult, fit, newer_version, read_config
 from .loop import resume as resume_run
@@ -158,7 +158,7 @@ def read_recipe(
     train = read_config(saved.pop('train'))
     recipe = Recipe(task=task_class(train.task)(), train=train)
     known = option_values(recipe)
-    others = {k for kind in list_tasks().values() for k in option_fields(kind)}
+    others = {k for kind in TASKS.values() for k in option_fields(kind)}
     if unknown := sorted(saved.keys()-known.keys()-others): raise newer_version(unknown)
     return change(recipe, **{k: tuple(v) if isinstance(v, list) else v for k,v in saved.items()
                              if k in known})
@@ -207,6 +207,7 @@ presets |= {
                                 workers=min(4, _cores)),
     'folder-seg': _folder,
     'folder-depth': change(_folder, task='depth', model='winwin_depth_base', data='depth-folder'),
+    'folder': change(_folder, model='winwin_dense_base', data='folder'),
 }
 
 # %% ../../nbs/training/05_recipes.ipynb #7f57c569

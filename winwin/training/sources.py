@@ -18,7 +18,8 @@ from typing import ClassVar
 import numpy as np, torch
 from torch.utils.data import Dataset
 from ..machine import patch, patch_property, unknown_name
-from ..data.folders import DepthFolder, FlowFolder, FramePairs, SegFolder, hold_out
+from ..data.folders import DepthFolder, FlowFolder, FramePairs, MapFolder, PairFolder
+from ..data.folders import SegFolder, hold_out
 from ..data.benchmarks import BDD100K, CamVid, FlyingChairs, FlyingThings3D, KITTI, NYUv2
 from ..data.benchmarks import NYUv2Folder, Sintel, Spring, TartanAir
 from ..data.augment import resize_item
@@ -329,6 +330,16 @@ def _pairs_folder(o, train, task):
 
 def _below(folder, split): return folder if split is None else f'{folder}/{split}'
 
+# %% ../../nbs/training/04_sources.ipynb #356201f5
+def _task_folder(o, train, task):
+    "A folder of yours with the targets of the task"
+    known = dict(labels=_seg_folder, depth=_depth_folder, flow=_flow_folder, image2=_pairs_folder)
+    if task.target in known: return known[task.target](o, train, task)
+    kind = MapFolder if len(task.inputs)==1 else PairFolder
+    return open_split(o, train, lambda root,split: kind(
+        root, task.target, task.read_target, task.formats or (task.suffix,), o.images_in,
+        o.targets_in, split, o.suffix))
+
 # %% ../../nbs/training/04_sources.ipynb #0187f303
 def _nyuv2(o, train, task):
     "NYUv2 from its .mat, or from a folder whose last files are held out"
@@ -353,6 +364,7 @@ _sources = {
     'depth-folder': _depth_folder,
     'pairs-folder': _pairs_folder,
     'flow-folder': _flow_folder,
+    'folder': _task_folder,
     'chairs': _published(FlyingChairs, 'train', 'val'),
     'things': _published(FlyingThings3D, 'train', 'test'),
     'things-final': _published(FlyingThings3D, 'train', 'test', 'final'),
@@ -479,6 +491,10 @@ SOURCE_NOTES = { # name: what it is, and what `root` must be
                                    target='flow', end='.flo') +
                     '\nFrames are pairs in the order of their names, or by name: '
                     'a_img1.png a_img2.png a.flo.'),
+    'folder': ('your images with the targets of --task',
+               _PAIRED.format(what='the targets of --task in a folder named after them',
+                              target='TARGET', end='.npy') +
+               '\nA task on pairs has its second images in images2.'),
     'pairs-folder': ('your videos, without targets', '--root FOLDER of frames, one folder a video'),
 }
 

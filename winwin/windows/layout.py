@@ -195,6 +195,7 @@ def _check_grids(w):
         _check_corners(w.yx[i:i+1], w.sizes, own)
     return grids
 
+# %% ../../nbs/windows/00_layout.ipynb #ca7fd26a
 @patch
 def _check(self:Windows):
     "Normalise the fields; raise a `ValueError` unless every token is inside and seen at most once"

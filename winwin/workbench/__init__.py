@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .guidance import GuidanceExplorer
     from .attention import AttentionExplorer
     from .temperature import TemperatureExplorer
-    from .lab import explorers, lab_notebook, notebook_cell, write_notebooks, find_model
+    from .lab import explorers, lab_notebook, notebook_cell, write_notebooks, named_model
     from .lab import write_yours, check_installed, free_port, LabServer, run_lab
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
@@ -30,7 +30,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'AttentionExplorer': 'attention',
     'TemperatureExplorer': 'temperature',
     'explorers': 'lab', 'lab_notebook': 'lab', 'notebook_cell': 'lab', 'write_notebooks': 'lab',
-    'find_model': 'lab', 'write_yours': 'lab', 'check_installed': 'lab', 'free_port': 'lab',
+    'named_model': 'lab', 'write_yours': 'lab', 'check_installed': 'lab', 'free_port': 'lab',
     'LabServer': 'lab', 'run_lab': 'lab',
 }
 __all__ = [*_HOME]
