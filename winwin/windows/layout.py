@@ -132,6 +132,11 @@ def own_index(self:Windows)->Tensor: # (B,N)
     return y*torch.tensor([[W] for _,W in self.grids], device=y.device) + x
 
 # %% ../../nbs/windows/00_layout.ipynb #31b10b9e
+def _is_count(side):
+    "Whether a number is whole and at least 1"
+    try: return side==int(side) and side>=1
+    except (TypeError,ValueError,OverflowError): return False # words, NaN, infinity
+
 def as_size(
     hw,                  # Two whole numbers
     what:str='window',   # Its name in error messages
@@ -152,11 +157,6 @@ def as_sizes(
     return tuple(as_size(o) for o in sizes)
 
 # %% ../../nbs/windows/00_layout.ipynb #5d2ef87e
-def _is_count(side):
-    "Whether a number is whole and at least 1"
-    try: return side==int(side) and side>=1
-    except (TypeError,ValueError,OverflowError): return False # words, NaN, infinity
-
 def _is_whole(x): return not (x.is_floating_point() or x.is_complex() or x.dtype==torch.bool)
 
 def _check_corners(yx, sizes, grid):
