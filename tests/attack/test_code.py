@@ -130,3 +130,26 @@ def test_pickles_run_nothing(tmp_path, attack):
     np.savez(file, image=objects)
     attack.case('cache', torch.equal(DrivingWorld((32,48), length=1, cache=tmp_path/'scenes')[0]['image'], scene['image']), 'another scene')
     attack.case('nothing ran', not mark.exists(), 'code of a file ran')
+
+# --- The file of a task
+
+def test_a_checkpoint_runs_no_task_file_that_nobody_named(saved, tmp_path, attack, monkeypatch):
+    "The recipe of a folder that somebody sent names a Python file that came with it; named by its user, it is imported"
+    from winwin.inference.predictor import Predictor
+    from winwin.tasks.registry import make_task, task_of
+    from winwin.training.recipes import read_recipe
+    monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path/'state'))
+    mark = tmp_path/'mark'
+    code = f'open({str(mark)!r}, "w")\nfrom winwin.tasks.depth import DepthTask\nclass Mine(DepthTask): name = "mine"\n'
+    (tmp_path/'theirs.py').write_text(code)
+    folder = shutil.copytree(saved, tmp_path/'m')
+    config = json.loads((folder/'config.json').read_text())
+    name = f'{tmp_path}/theirs.py:Mine'
+    config['extra'] = dict(recipe=dict(train=dict(task=name)))
+    (folder/'config.json').write_text(json.dumps(config))
+    model = load_model(folder)
+    for what,call in {'task_of': lambda: task_of(model), 'Predictor': lambda: Predictor(folder), 'recipe': lambda: read_recipe(dict(config['extra']['recipe']))}.items():
+        attack.refused(f'task file, {what}', call, 'theirs.py', 'nobody has named it')
+    assert not mark.exists()
+    make_task(name)
+    assert mark.exists() and name.partition(':')[0] in (tmp_path/'state/winwin/task-files.txt').read_text()

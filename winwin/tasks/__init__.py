@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from .normals import normals_loss, AngleMetrics, NormalsTask
     from .relative import relative_loss, align_inverse, RelativeTask
     from .completion import completion_loss, complete, CompletionTask
-    from .registry import TASKS, register, list_tasks, task_class, make_task, task_of
+    from .registry import TASKS, register, list_tasks, task_class, check_task_name, make_task
+    from .registry import task_of
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'WRONG': 'task', 'UNKNOWN': 'task', 'Task': 'task', 'fit_outputs': 'task', 'first_map': 'task',
@@ -42,7 +43,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'relative_loss': 'relative', 'align_inverse': 'relative', 'RelativeTask': 'relative',
     'completion_loss': 'completion', 'complete': 'completion', 'CompletionTask': 'completion',
     'TASKS': 'registry', 'register': 'registry', 'list_tasks': 'registry',
-    'task_class': 'registry', 'make_task': 'registry', 'task_of': 'registry',
+    'task_class': 'registry', 'check_task_name': 'registry', 'make_task': 'registry',
+    'task_of': 'registry',
 }
 __all__ = [*_HOME]
 

@@ -34,7 +34,7 @@ from ..models.controls import parse_trainable, set_trainable
 from ..models.hub import check_savable, load_model, save_model as write_model
 from ..models.hub import temperature_dict
 from ..tasks.task import Task, evaluate
-from ..tasks.registry import make_task
+from ..tasks.registry import check_task_name, make_task
 from .streams import ItemStream, batches as item_batches, derive_seed
 from .checkpoints import config_differences, read_state, write_state
 from .checkpoints import shard_model, shard_optimizer, unshard
@@ -105,6 +105,7 @@ def read_config(
 ):
     "A `kind` from its saved fields; lists become tuples"
     if unknown := sorted(saved.keys()-{f.name for f in fields(kind)}): raise newer_version(unknown)
+    if isinstance(saved.get('task'), str): check_task_name(saved['task'])
     try: return kind(**{k: tuple(v) if isinstance(v, list) else v for k,v in saved.items()})
     except TypeError as error: raise ValueError(f'damaged settings: {error}') from error
 
