@@ -211,11 +211,12 @@ def train_demo(
     seen = []
     model = recipe_model(recipe, task)
     begin = start_encoder(model, start) if start else None
-    loss = task.batch_loss
-    def recorded(model, batch, patch):
+    draw = task.draw_windows
+    def recorded(*args, **kwargs):
+        batch = draw(*args, **kwargs) # whole images; the model gets only what their windows show
         seen.extend(_one(batch, i) for i in range(min(keep-len(seen), len(batch['image']))))
-        return loss(model, batch, patch)
-    task.batch_loss = recorded
+        return batch
+    task.draw_windows = recorded
     result = fit(model, data, recipe.train, valid, out, recipe_augment(recipe, task), task,
                  dict(recipe=saved_recipe(recipe), start=begin), progress)
     return result,seen
