@@ -408,7 +408,8 @@ def open_source(
     "The dataset that a recipe calls `name`"
     if name.startswith('hf:'): return _hub(name.removeprefix('hf:'), o, train, task)
     if name not in _sources:
-        raise unknown_name('data', name, [*_sources,'hf:NAME'])
+        raise unknown_name('data', name, [*_sources,'hf:NAME'],
+                           'winwin list data gives all names')
     if name not in MADE_DATA and o.root is None:
         raise ValueError(f'data {name!r} needs root, the folder or file that holds it')
     return _sources[name](o, train, task)
