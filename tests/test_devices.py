@@ -323,7 +323,7 @@ CALLS = {
     'show_confusion class_weights': lambda d: [class_weights(SEG, 14), show_confusion(SegMetrics(14))],
 }
 # no tensor on a device goes in: files, weights of files, results of the calls above, and what only forwards to them
-ELSEWHERE = set('''Explorer FileDataset read_bands FlowPairs KITTI Spring TartanAir load_image read_colours read_depth read_flow read_image read_labels paint_shapes paired_item segments_to_classes write_flow
+ELSEWHERE = set('''PairFolder Explorer FileDataset read_bands FlowPairs KITTI Spring TartanAir load_image read_colours read_depth read_flow read_image read_labels paint_shapes paired_item segments_to_classes write_flow
     street_labels read_disparity CrocoFile fill_model find_weights from_transformers plain_weights Exported theory_numbers
     AttentionExplorer ExampleScene GuidanceExplorer TemperatureExplorer'''.split())
 

@@ -43,6 +43,8 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 def test_signals(name, number, commands, attack, monkeypatch):
     "In the moment before a file gets its name"
     words,file = commands[name]
+    ignored = signal.getsignal(number) is signal.SIG_IGN # by nohup, which winwin respects
+    if ignored: signal.signal(number, signal.SIG_DFL)
     before = signal.getsignal(number)
     def stop(*args, **options):
         os.kill(os.getpid(), number)
@@ -54,6 +56,7 @@ def test_signals(name, number, commands, attack, monkeypatch):
     left = [str(p) for p in Path().rglob('*') if '.tmp' in p.name or p.name.startswith('.')]
     attack.case(f'{name} {number.name}: nothing left over', not left, left)
     attack.case(f'{name} {number.name}: handler is back', signal.getsignal(number)==before)
+    if ignored: signal.signal(number, signal.SIG_IGN)
 
 @pytest.mark.parametrize('name', ['predict','demo','study'])
 def test_a_full_disk(name, commands, attack, monkeypatch, capsys):
