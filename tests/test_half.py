@@ -140,7 +140,7 @@ def fresh():
 def test_auto_is_what_the_gpu_is_fast_at(version, wanted):
     class Properties: major,minor = version
     gpu = dict(is_available=lambda: True, current_device=lambda: 0, get_device_properties=lambda d: Properties, _check_bf16_tensor_supported=lambda d: True)
-    with mock.patch.multiple(torch.cuda, **gpu), mock.patch.object(loop, 'Accelerator', lambda mixed_precision: mixed_precision):
+    with mock.patch.multiple(torch.cuda, **gpu), mock.patch.object(loop, 'Accelerator', lambda mixed_precision,**other: mixed_precision):
         assert loop._accelerator(TrainConfig())==wanted
 
 def test_two_precisions_in_one_process(fresh):

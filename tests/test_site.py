@@ -223,4 +223,4 @@ def test_parameters_are_read_from_the_module():
     rows = docs.params(docs.find(docs.module('windows.sampling')[0], 'sample_windows'), 'windows.sampling')
     assert rows[:3]==[('grid', 'tuple[int,int]', '', 'Token grid (H,W)'), ('sizes', 'Sequence[tuple[int,int]]', '', 'One (h,w) per window'),
                       ('batch', 'int', '1', 'Images')]
-    assert [r[0] for r in docs.params(docs.find(docs.module('windows.layout')[0], 'Windows'), 'windows.layout')]==['yx', 'sizes', 'grid', 'extra']
+    assert [r[0] for r in docs.params(docs.find(docs.module('windows.layout')[0], 'Windows'), 'windows.layout')]==['yx', 'sizes', 'grid', 'extra', 'grids', 'packed']
