@@ -220,7 +220,7 @@ def sidebar(pages):
     "`{caption: {page: label}}` of nbs/rooms.toml; rooms, internals and commands are behind a page each"
     plan = tool.plan()
     out = {k: dict(map(page_and_label, ps)) for k,ps in plan['pages'].items()}
-    listed = {p for ps in out.values() for p in ps}
+    listed = {p for ps in out.values() for p in ps} | {page_and_label(o)[0] for ps in plan['behind'].values() for o in ps}
     behind = [*hall_pages(), *(p for r in plan['rooms'] for p in room_pages(r, pages)), *(f'{r}/index' for r in plan['rooms'])]
     if missing := pages.keys() - listed - set(behind):
         sys.exit(f'nbs/rooms.toml does not list {", ".join(sorted(missing))}: put each into a room, or under [pages]')
@@ -532,6 +532,7 @@ def main():
         if name=='index':
             readme(page)
             page.cells.append(mk_cell(toctrees(plan), 'markdown', options_={}))
+        elif mine := tool.plan()['behind'].get(name): page.cells.append(mk_cell(toctree([re.sub('<', '</', o) for o in mine]), 'markdown', options_=dict(made=True)))
         elif name.endswith('/index'): page.cells.append(mk_cell(room_tables(name.split('/')[0], pages), 'markdown', options_=dict(made=True)))
         page.cells[1:1] = colab_link(name, path)
         write_page(page, path, pages)
