@@ -29,7 +29,6 @@ RECIPES = dict(
     flow=change(get_preset('flow-photos'), model='winwin_flow_micro', relative=True, steps=1600, lr=1e-3, layer_decay=None, warmup=100,
                 ema=.998, images=50_000, log_every=20, save_every=100),
     **{'flow-cross': change(get_preset('flow-layered'), steps=900, ema=.99, flip=.5, flip_y=.5, log_every=20)})
-STRETCHES = dict(flow=(dict(steps=1500, seed=1),)) # after the first: the learning rate rises and falls once more
 PICTURES = 'astronaut.png coffee.png chelsea.png rocket.jpg retina.jpg hubble_deep_field.jpg'.split() # of scikit-image, freely licensed
 
 def training_data(task, recipe):
@@ -52,15 +51,11 @@ def say(line):
     if 'eval' not in line: print(f"{line['step']:6d}  loss {line['loss']:.3f}", flush=True)
 
 def train(task, recipe, data, what, runs):
-    "A trained model, after all its stretches; with a folder, a run that was stopped is resumed"
-    model = None
-    for i,more in enumerate(({},)+STRETCHES.get(task, ())):
-        now = change(recipe, **more)
-        how = dict(transform=recipe_augment(now, what), task=what, progress=False, watch=say)
-        out = None if runs is None else Path(runs)/(f'{task}-{i+1}' if i else task)
-        if out is not None and (out/'last').exists(): model = resume(out, data, now.train, **how).model
-        else: model = fit(model or recipe_model(now, what), data, now.train, out=out, **how).model
-    return model
+    "A trained model; with a folder, a run that was stopped is resumed"
+    how = dict(transform=recipe_augment(recipe, what), task=what, progress=False, watch=say)
+    out = None if runs is None else Path(runs)/task
+    if out is not None and (out/'last').exists(): return resume(out, data, recipe.train, **how).model
+    return fit(recipe_model(recipe, what), data, recipe.train, out=out, **how).model
 
 def ship(task, steps, cache, runs, out, unfinished):
     root = free_pictures(Path(runs or tempfile.mkdtemp())/'pictures') if task=='flow' else cache
@@ -68,7 +63,7 @@ def ship(task, steps, cache, runs, out, unfinished):
     data = training_data(task, recipe)
     what = recipe_task(recipe, data, weigh=True)
     model = load_model(Path(runs)/task/'last') if unfinished else train(task, recipe, data, what, runs)
-    done = model.saved['extra']['step'] if unfinished else recipe.train.steps + sum(o['steps'] for o in STRETCHES.get(task, ()))
+    done = model.saved['extra']['step'] if unfinished else recipe.train.steps
     extra = dict(recipe=saved_recipe(change(recipe, root=None)), **dict(classes=list(data.classes), scenes=repr(data)) if task=='seg' else {})
     save_model(model.half(), out/task, extra=extra)
     model = load_model(out/task).eval() # as users get it: fp16 read as fp32
