@@ -1,5 +1,5 @@
 "The built site, served on loopback, and a Chromium page for tests marked `browser`."
-import os, shutil, signal, subprocess, sys, threading
+import os, shutil, signal, subprocess, sys, tempfile, threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +12,10 @@ FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-background-networking', '--
 
 # A job in the background of a script inherits an ignored Ctrl-C; tests of Ctrl-C, and the programs they start, need the usual one
 if signal.getsignal(signal.SIGINT)==signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Files of tasks that tests name are remembered in a folder that goes with the tests, also by the programs they start
+STATE = tempfile.TemporaryDirectory(prefix='winwin-state-')
+os.environ['XDG_STATE_HOME'] = STATE.name
 
 def pytest_collection_modifyitems(items):
     "torch.export follows windows from torch 2.8 on (`export_model` says so), torch.compile position tables too"

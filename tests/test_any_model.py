@@ -4,9 +4,9 @@ import pytest, torch, torch.nn as nn, torch.nn.functional as F
 from torchvision.transforms.functional import to_pil_image
 from torch.utils._python_dispatch import TorchDispatchMode
 from winwin.attention.any_model import AnyModel, look_at_calls
-from winwin.attention.recorder import AttentionRecorder
-from winwin.attention.statistics import attention_rows
-from winwin.models.controls import capture
+from winwin.attention.recorder import AttentionRecorder, normalize_images
+from winwin.attention.statistics import attention_entropy, attention_rows
+from winwin.models.controls import attention_temperature, capture, watch_calls
 from winwin.windows.sampling import sample_windows
 from winwin.workbench.attention import AttentionExplorer
 from winwin.workbench.lab import named_model, write_yours
@@ -22,6 +22,10 @@ def depth_anything(T):
 def sam(T):
     return T.SamVisionModel(T.SamVisionConfig(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, mlp_dim=32, image_size=224,
         patch_size=16, window_size=7, global_attn_indexes=[1], output_channels=8))
+
+def eomt(T):
+    "Ten object queries join the second of two blocks, each with a mask of its own"
+    return T.EomtForUniversalSegmentation(T.EomtConfig(**SMALL, num_register_tokens=4, num_blocks=1, num_queries=10, num_upscale_blocks=1))
 
 THEIRS = dict( # name -> model, tokens before those of the image
     vit=(lambda T: T.ViTModel(T.ViTConfig(**SMALL)),1), deit=(lambda T: T.DeiTModel(T.DeiTConfig(**SMALL)),2),
@@ -126,13 +130,125 @@ def test_capture_leaves_the_pass_unchanged():
     torch.testing.assert_close(again[0], out)
     torch.testing.assert_close(attention_rows(seen[0].q, seen[0].k, range(5)), weights)
 
-def test_local_and_masked_attention_is_refused_with_the_reason():
-    model = make(lambda T: sam(T))
+def test_relative_positions_of_sam():
+    "Global layers add relative positions: rows equal eager attention; local layers are refused"
+    model = make(sam)
+    T = pytest.importorskip('transformers')
+    for n,p in model.named_parameters():
+        if 'rel_pos' in n: p.data.normal_(0., .5)
     maps = AttentionRecorder(model, IMG)
     first,last = maps.layers
+    look = maps.look(last)
+    assert look.q.shape[-1]==12+14+14 and look.prefix==0 # two channels per row and column of the grid, no N x N
+    eager = T.SamVisionModel._from_config(model.config, attn_implementation='eager').eval()
+    eager.load_state_dict(model.state_dict())
+    seen = []
+    eager.vision_encoder.layers[1].attn.register_forward_hook(lambda m,args,out: seen.append(out[1]))
+    with torch.no_grad(): eager(normalize_images(maps.model, IMG[None]))
+    rows = attention_rows(look.q, look.k, [0,50,195])
+    assert rows.max()>.05
+    torch.testing.assert_close(rows[0], seen[0][:,[0,50,195]], atol=1e-5, rtol=0)
+    maps.set_taus({last: 1.5})
+    with capture(model) as calls: model(IMG[None])
+    assert [len(s.q) for s in calls]==[4,1] # four windows of 7x7, then all tokens
     with pytest.raises(ValueError, match='among 49 tokens at a time, the image has 196: its attention is local'): maps.look(first)
-    with pytest.raises(ValueError, match='masks its attention or adds to it'): maps.look(last) # relative positions
     with pytest.raises(ValueError, match='cannot be run on windows'): maps.look(last, 'windows')
+    with pytest.raises(ValueError, match="attn_implementation='sdpa'"): AttentionRecorder(eager, IMG)
+
+def test_object_queries_of_eomt():
+    model = make(eomt)
+    maps = AttentionRecorder(model, IMG, '2x4')
+    first,last = maps.layers
+    looks = {n: maps.look(n) for n in maps.layers}
+    assert [(o.prefix,o.joined) for o in looks.values()]==[(5,0),(15,10)]
+    model.set_attn_implementation('eager')
+    seen = {}
+    for n in looks: model.get_submodule(n).register_forward_hook(lambda m,args,out,n=n: seen.update({n: out[1]}))
+    with torch.no_grad(): model(normalize_images(maps.model, IMG[None]))
+    for n,look in looks.items():
+        every = range(look.q.shape[2])
+        torch.testing.assert_close(attention_rows(look.q, look.k, every), seen[n], atol=1e-5, rtol=0)
+    want = seen[last][0]
+    hidden = want[:,:10,15:]==0 # by the masks
+    assert hidden.any() and not hidden.all()
+    ex = AttentionExplorer(model, IMG, '2x4', layer=1)
+    names = [name for name,_ in ex.query.options]
+    assert names[:2]==['the clicked token','object query 1'] and names[11:]==['the class token',*(f'register {i}' for i in range(1, 5))]
+    ex.set_state(dict(query=-3)) # the third object query
+    torch.testing.assert_close(ex.result['full'][0].flatten(), want[:,2,15:].mean(0), atol=1e-5, rtol=0)
+    assert 'object queries' in ex.table.value
+    ex.close()
+
+class Grouped(nn.Module):
+    "Attention with any options of a fused call; two heads share their keys"
+    def __init__(self, **options):
+        super().__init__()
+        self.embed = nn.Conv2d(3, 32, 8, 8)
+        self.qkv = nn.Linear(32, 64)
+        self.options = options
+    def heads(self, img):
+        x = self.embed(img).flatten(2).mT
+        q,kv = self.qkv(x).split([32,32], -1)
+        q = q.unflatten(-1, (4,8)).transpose(1,2)
+        return q,*kv.unflatten(-1, (2,2,8)).permute(2,0,3,1,4)
+    def forward(self, img):
+        out = F.scaled_dot_product_attention(*self.heads(img), enable_gqa=True, **self.options)
+        return out.transpose(1,2).flatten(2)
+
+MASKS = dict(none=dict(), causal=dict(is_causal=True), dropped=dict(dropout_p=.5), scaled=dict(scale=.7),
+    bool=dict(attn_mask=torch.rand(48,48, generator=torch.Generator().manual_seed(1))>.3),
+    added=dict(attn_mask=torch.randn(1,4,48,48, generator=torch.Generator().manual_seed(1))),
+    padding=dict(attn_mask=torch.arange(48)[None]<40))
+
+@pytest.mark.parametrize('name', MASKS)
+@pytest.mark.parametrize('tau', [1.,1.6])
+def test_options_of_a_fused_call(name, tau):
+    "Shared keys, masks, biases, scale, dropout: rows are those of explicit attention, and so is the result with a temperature"
+    torch.manual_seed(0)
+    own = Grouped(**MASKS[name]).eval().requires_grad_(False)
+    nn.init.normal_(own.qkv.weight, std=1.5)
+    img = torch.rand(1,3,48,64)
+    q,k,v = own.heads(img)
+    k,v = (o.repeat_interleave(2, 1) for o in (k,v))
+    mask = MASKS[name].get('attn_mask')
+    logits = q@k.mT*MASKS[name].get('scale', 8**-.5)
+    if name=='causal': mask = torch.ones(48,48, dtype=torch.bool).tril()
+    if mask is not None: logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype==torch.bool else logits+mask
+    want = (tau*logits).softmax(-1)
+    assert want.max()>.3
+    with capture(own) as seen: own(img)
+    torch.testing.assert_close(attention_rows(seen[0].q, seen[0].k, range(48), tau), want, atol=1e-5, rtol=0)
+    torch.testing.assert_close(attention_entropy(seen[0].q, seen[0].k, tau), -torch.xlogy(want, want).sum(-1), atol=1e-4, rtol=0)
+    if name=='dropped': return # its result is random
+    with attention_temperature(own, tau): got = own(img)
+    torch.testing.assert_close(got, (want@v).transpose(1,2).flatten(2), atol=1e-5, rtol=1e-4)
+    w = sample_windows((6,8), [(3,3)]*2, generator=torch.Generator().manual_seed(0))
+    found = {}
+    look_at_calls(AnyModel(own), img, lambda n,layer,q,k: found.update(q=q, k=k), w)
+    at = w.index()[0]
+    among = (logits[:,:,at][...,at]).softmax(-1)
+    torch.testing.assert_close(attention_rows(found['q'], found['k'], range(18)), among, atol=1e-5, rtol=0)
+    def attend(call): return call.run(at=at)
+    with watch_calls(own, attend): out = own(img)
+    torch.testing.assert_close(out[:,at], (among@v[:,:,at]).transpose(1,2).flatten(2), atol=1e-5, rtol=1e-4)
+
+def test_temperature_of_foreign_models():
+    "Equal to a model whose queries are multiplied, which is the same as a scaled query projection"
+    model = make(THEIRS['dinov2'][0])
+    x = torch.rand(1,3,64,96)
+    layer = 'encoder.layer.1.attention'
+    with capture(model) as seen: plain = model(x).last_hidden_state
+    assert layer in [s.name for s in seen]
+    with attention_temperature(model, {layer: torch.tensor([1.5,.7])}): got = model(x).last_hidden_state
+    assert not torch.allclose(got, plain) and torch.equal(model(x).last_hidden_state, plain)
+    per = torch.tensor([1.5,.7]).repeat_interleave(12)
+    query, = (m for n,m in model.get_submodule(layer).named_modules() if n.split('.')[-1] in ('query','q_proj'))
+    query.weight.mul_(per[:,None])
+    query.bias.mul_(per)
+    torch.testing.assert_close(got, model(x).last_hidden_state, atol=1e-4, rtol=1e-4)
+    with pytest.raises(ValueError, match='layer'), attention_temperature(model, {'encoder.layer.9': 2.}): model(x)
+
+def test_models_without_fused_attention_are_refused():
     class Silent(nn.Sequential): pass
     with pytest.raises(ValueError, match='makes no call of F.scaled_dot_product_attention'):
         AttentionRecorder(Silent(nn.Conv2d(3, 8, 16, 16)), IMG)

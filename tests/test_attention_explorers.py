@@ -57,6 +57,37 @@ def test_numbers_are_those_of_the_function(ex):
         tops = {ex.canvas[v].vmax for v in ('windows','full','tau')}
         assert len(tops)==1 and len(ex.canvas['full'].heat)==96 # one scale, a byte per token
 
+@pytest.mark.parametrize('kind', ['ours', 'transformers'])
+def test_the_first_map_comes_before_the_full_image(kind):
+    "Of six blocks, windows run up to the chosen layer; then they are shown; then the full image, up to that layer; then the small maps"
+    if kind=='ours': model = create_model('winwin_seg_micro', **SMALL|dict(depth=6)).eval().requires_grad_(False)
+    else: model = dinov2(6)
+    ex = AttentionExplorer(model, IMG, '2x3', layer=2)
+    ex.maps.drop()
+    ex._forget()
+    ran = []
+    def note(m, args, out):
+        x = out[0] if isinstance(out, tuple) else out
+        ran.append(x.shape[1])
+    blocks = model.encoder.blocks if kind=='ours' else model.encoder.layer
+    hooks = [b.register_forward_hook(note) for b in blocks]
+    for c in ex.canvas.values(): c.heat = b''
+    front = 0 if kind=='ours' else 1
+    some = 18 if kind=='ours' else 96+1 # a foreign model has all tokens, and attends among some
+    steps = ex.update()
+    next(steps)
+    assert ran==[some]*2 and len(ex.canvas['windows'].heat)==96 and not ex.canvas['full'].heat # blocks 0 and 1, and the queries of block 2
+    assert list(ex.result)==['windows'] and ex.waiting==['full','tau']
+    next(steps)
+    assert ran==[some]*2+[96+front]*2 and len(ex.canvas['full'].heat)==len(ex.canvas['tau'].heat)==96 and not ex.waiting
+    for _ in steps: pass
+    assert ran==[some]*2+[96+front]*7 # all layers but the attention of the last
+    ran.clear()
+    ex.canvas['full'].tokens = [5]
+    assert ex.flush().error is None and not ran # all is known
+    for hook in hooks: hook.remove()
+    ex.close()
+
 def test_a_click_on_any_canvas_chooses_the_token(ex):
     ids = ex.maps.windows[0].index()[0].tolist()
     for v,t in zip(('windows','full','tau','difference'), ids):
@@ -372,9 +403,17 @@ class Foreign(torch.nn.Module):
         self.blocks = torch.nn.Sequential(*(torch.nn.TransformerEncoderLayer(32, 2, 32, batch_first=True) for _ in range(2)))
     def forward(self, img): return self.blocks(self.embed(img).flatten(2).mT)
 
-@pytest.mark.parametrize('kind', ['attention', 'temperature', 'foreign'])
+def dinov2(depth=2):
+    "A model of transformers with a class token"
+    T = pytest.importorskip('transformers')
+    torch.manual_seed(0)
+    config = T.Dinov2Config(hidden_size=32, num_hidden_layers=depth, num_attention_heads=2, image_size=96, patch_size=8)
+    return T.Dinov2Model(config).eval().requires_grad_(False)
+
+@pytest.mark.parametrize('kind', ['attention', 'temperature', 'foreign', 'transformers'])
 def test_memory_does_not_grow(seg, kind):
-    model = Foreign().eval().requires_grad_(False) if kind=='foreign' else seg
+    makes = dict(foreign=lambda: Foreign().eval().requires_grad_(False), transformers=dinov2)
+    model = makes.get(kind, lambda: seg)()
     ex = (TemperatureExplorer if kind=='temperature' else AttentionExplorer)(model, IMG, '2x3')
     ids = ex.maps.windows[0].index()[0].tolist()
     def poke(i):

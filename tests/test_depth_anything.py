@@ -10,9 +10,9 @@ from winwin.windows.sampling import sample_windows
 transformers = pytest.importorskip('transformers')
 DIM, HIDDEN, FUSED = 128, [16,24,32,48], 16
 
-def reference(depth=12, stages=(3,6,9,12), **more):
+def reference(depth=12, stages=(3,6,9,12), side=5, **more):
     "A small random Depth Anything of transformers whose numbers are not all alike"
-    backbone = transformers.Dinov2Config(hidden_size=DIM, num_hidden_layers=depth, num_attention_heads=DIM//64, image_size=70, patch_size=14,
+    backbone = transformers.Dinov2Config(hidden_size=DIM, num_hidden_layers=depth, num_attention_heads=DIM//64, image_size=14*side, patch_size=14,
                                          out_features=[f'stage{i}' for i in stages], apply_layernorm=True, reshape_hidden_states=False)
     config = transformers.DepthAnythingConfig(backbone_config=backbone, reassemble_hidden_size=DIM, patch_size=14, neck_hidden_sizes=HIDDEN,
                                               fusion_hidden_size=FUSED, head_hidden_size=8, **more)
@@ -44,6 +44,16 @@ def test_maps_are_those_of_transformers(theirs, folder, grid):
     with torch.no_grad(): want, got = theirs(normalised(ours, img)).predicted_depth, ours(img)[0][:,0]
     assert want.shape==got.shape and want.std()>1e-3
     torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+
+@pytest.mark.parametrize('grid', [(12,12),(9,14),(16,17),(6,7)])
+def test_a_resampled_position_table_is_that_of_transformers(tmp_path, grid):
+    theirs = reference(4, (1,2,3,4), side=12)
+    with torch.no_grad(): theirs.backbone.embeddings.position_embeddings.normal_()
+    theirs.save_pretrained(tmp_path)
+    ours = load_depth_anything(tmp_path).eval()
+    img = torch.rand(1,3,14*grid[0],14*grid[1])
+    with torch.no_grad(): want, got = theirs(normalised(ours, img)).predicted_depth, ours(img)[0][:,0]
+    assert (got-want).abs().max() < 1e-3*want.std() # a filter against aliasing would be off by several percent
 
 def authors_names(state):
     "transformers' names as the authors' file has them; one matrix for queries, keys and values"

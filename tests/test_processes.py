@@ -165,3 +165,22 @@ def test_a_process_that_dies_or_hangs_is_named(name, starter, tmp_path):
     assert f'process {victim}' in text and 'resume from the last checkpoint' in text, text
     if victim: assert f'process 1 (pid {pids[1]} on {socket.gethostname()}) has ended or hangs, since' in text
     assert read_state(tmp_path/'run'/'last')['step']>0 and load_model(tmp_path/'run'/'last')
+
+LAUNCHERS = dict(torchrun='torch.distributed.run --nproc-per-node 2 --master-port', accelerate='accelerate.commands.launch --multi_gpu --num_machines 1 --num_processes 2 --mixed_precision no --dynamo_backend no --main_process_port')
+
+@pytest.mark.parametrize('name', LAUNCHERS)
+def test_launchers_from_the_shell(name, tmp_path):
+    "Two processes over gloo, started by the real launcher: one log, one whole checkpoint, scores over both"
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        port = str(s.getsockname()[1])
+    words = 'train driving-seg --out run --image-size 32 48 --images 4 --valid-images 3 --windows 2x2 --batch-size 2 --steps 2 --log-every 1 --timeout 30'
+    script = tmp_path/'start.py'
+    script.write_text('from winwin.cli import main\nmain()\n')
+    env = os.environ | dict(OMP_NUM_THREADS='1', ACCELERATE_USE_CPU='true', CUDA_VISIBLE_DEVICES='', PYTHONPATH=str(ROOT))
+    p = subprocess.run([sys.executable, '-m', *LAUNCHERS[name].split(), port, str(script), *words.split()], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    assert p.returncode==0, p.stderr[-3000:]
+    lines = [json.loads(o) for o in (tmp_path/'run'/'log.jsonl').read_text().splitlines()]
+    assert [o['step'] for o in lines if 'loss' in o]==[1,2] and len([o for o in lines if 'eval' in o])==1
+    state = read_state(tmp_path/'run'/'last')
+    assert state['step']==2 and json.loads(state['what'])['processes']==2 and load_model(tmp_path/'run'/'best')

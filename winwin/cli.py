@@ -508,7 +508,7 @@ class StudyCommand:
     valid:str|None=None               # Flow: folder of pairs with flow to score
     cases:tuple[str,...]=()           # Only these cases; none = all
     seeds:tuple[int,...]=()           # Only these seeds; none = all
-    collect:str|None=None             # Write results to this JSON file; 'all': to this folder
+    collect:str|None=None             # JSON file for results; 'all': folder, also read
     hours:float=2.5                   # With 'all': time after which it stops
     jobs:int=2                        # With 'all': runs side by side, one thread each
     report:bool=False                 # Only print the results so far
@@ -539,10 +539,15 @@ class StudyCommand:
 # %% ../nbs/91_cli.ipynb #8b0f5b44
 def _queue(command):
     "Work through the claims of the paper, or only say where that stands"
-    from winwin.experiments.programme import collect_claims, queue_status, run_queue
+    from winwin.experiments.programme import collect_claims, queue_status
+    from winwin.experiments.programme import restore_claims, run_queue
     out = command.out or 'studies'
+    if command.collect: # what was kept before counts as done
+        count = restore_claims(command.collect, out)
+        if count: print(f'{plural(count, "run")} taken over from {command.collect}', flush=True)
     if command.name=='all':
-        run_queue(out, command.root, command.weights, command.hours, command.jobs)
+        run_queue(out, command.root, command.weights, command.hours, command.jobs,
+                  collect=command.collect)
     print(queue_status(out))
     if command.collect: collect_claims(out, command.collect)
     return 0
@@ -665,6 +670,19 @@ def _ended_by_signals():
     finally:
         for number,handler in before.items(): signal.signal(number, handler)
 
+# %% ../nbs/91_cli.ipynb #8be0c221
+@contextmanager
+def _plain_warnings():
+    "Within: warnings of this package are one line, like errors"
+    usual = warnings.formatwarning
+    here = f'{Path(__file__).parent}{os.sep}'
+    def plain(message, category, filename, lineno, line=None):
+        if not filename.startswith(here): return usual(message, category, filename, lineno, line)
+        return f'winwin: {printable(message)}\n'
+    warnings.formatwarning = plain
+    try: yield
+    finally: warnings.formatwarning = usual
+
 # %% ../nbs/91_cli.ipynb #ba36b17c
 def main(
     args:list[str]|None=None, # Words after `winwin`; none = those of the shell
@@ -677,16 +695,21 @@ def main(
     os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
     if not sys.stderr.isatty(): sys.stderr = PlainLines(sys.stderr)
     try:
-        with _ended_by_signals(): sys.exit(_run(args))
+        with _ended_by_signals(), _plain_warnings(): sys.exit(_run(args))
     except KeyboardInterrupt: sys.exit(130)
     except BrokenPipeError: # the other end of a pipe was closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError,OSError,ImportError,FloatingPointError) as error: # a user can fix these
-        if os.environ.get('WINWIN_DEBUG'): raise
+    except (ValueError,OSError,ImportError,FloatingPointError,MemoryError,RuntimeError) as error:
+        if os.environ.get('WINWIN_DEBUG') or not _can_be_mended(error): raise
         print(f'winwin: {printable(explain(error, args))}', file=sys.stderr)
         sys.exit(1)
     finally:
         if isinstance(sys.stderr, PlainLines): sys.stderr = sys.stderr.stream
+
+def _can_be_mended(error):
+    "Whether a user can do something about an error; torch has no type for a full memory of a CPU"
+    if isinstance(error, MemoryError) or not isinstance(error, RuntimeError): return True
+    return any(words in str(error) for words in ('allocate memory','out of memory'))
 
 def explain(
     error:Exception,   # What a command raised
@@ -695,6 +718,8 @@ def explain(
     "The message of an error in the words of the command line"
     kind = _COMMANDS.get(args[0]) if args else None
     names = [f.name for f in fields(kind)] if kind else []
+    if isinstance(error, (MemoryError,RuntimeError)):
+        return f'too little memory ({error}); take smaller images, tiles, windows or batches'
     return name_option(in_flags(str(error), names), args)
 
 # %% ../nbs/91_cli.ipynb #14f8e976

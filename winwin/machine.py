@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['clock', 'cpu_seconds', 'resident', 'list_devices', 'pick_device', 'in_float64',
            'default_device', 'check_file', 'read_json', 'read_tensors', 'read_text', 'read_array',
-           'write_tensors', 'replace_file', 'write_text', 'without_nan', 'write_folder',
-           'finish_write', 'find_folder', 'read_folder', 'hold_folder', 'ignore_stop_signals',
-           'patch', 'patch_property', 'unknown_name', 'printable', 'plural', 'PlainLines', 'Roll',
-           'evaluating']
+           'write_tensors', 'temporary_path', 'replace_file', 'write_text', 'without_nan',
+           'write_folder', 'finish_write', 'find_folder', 'read_folder', 'hold_folder',
+           'ignore_stop_signals', 'patch', 'patch_property', 'check_sizes', 'check_positive',
+           'unknown_name', 'printable', 'plural', 'PlainLines', 'Roll', 'evaluating']
 
 # %% ../nbs/00_machine.ipynb #c7ec1826
-import difflib, itertools, json, math, multiprocessing, os, re, secrets, shutil, signal, socket, sys
-import threading, time
+import difflib, functools, itertools, json, math, multiprocessing, numbers, os, re, secrets
+import shutil, signal, socket, sys, threading, time, zlib
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from pathlib import Path
@@ -163,13 +163,52 @@ def write_tensors(
     except SafetensorError as error:
         raise OSError(f'{path} could not be written: {error}') from error
 
+# %% ../nbs/00_machine.ipynb #ea4732d3
+def _birth(pid):
+    "When a process of this machine began, as text; none if it has ended"
+    stat = Path(f'/proc/{pid}/stat')
+    if sys.platform=='linux':
+        try: fields = stat.read_text().rpartition(')')[2].split()
+        except OSError: return None
+        return None if fields[0] in 'ZX' else fields[19] # in ticks since the machine started
+    if os.name=='nt' or not isinstance(pid, int): return 'unknown' # nobody can tell
+    try: os.kill(pid, 0)
+    except ProcessLookupError: return None
+    except OSError: pass
+    return 'unknown'
+
 # %% ../nbs/00_machine.ipynb #6c7c18ae
+def temporary_path(
+    path:Path,     # File or folder that is about to be written
+    suffix:str='', # What the name must end with; none = '.tmp'
+)->Path: # In the same folder, hidden, never taken
+    "Where to write before a rename; what killed processes have left in the folder is removed"
+    _remove_leftovers(path.parent.absolute())
+    mark = f'{_here()}-{os.getpid()}-{secrets.token_hex(6)}'
+    return path.with_name(f'.{path.name}.{mark}.tmp{suffix}')
+
+@functools.lru_cache(maxsize=256) # a list of a large folder takes long: once per process
+def _remove_leftovers(folder):
+    "Delete the temporary files and folders of processes of this machine that have ended"
+    for path in folder.glob('.*.tmp*'):
+        made = re.search(r'\.([0-9a-f]{8})-(\d+)-[0-9a-f]{12}\.tmp', path.name)
+        if not made or made[1]!=_here() or _birth(int(made[2])) is not None: continue
+        if path.is_dir(): shutil.rmtree(path, ignore_errors=True)
+        else: path.unlink(missing_ok=True)
+
+def _here():
+    "Eight digits for this machine, or this container: elsewhere numbers of processes mean others"
+    try: space = os.readlink('/proc/self/ns/pid')
+    except OSError: space = '' # not Linux
+    return f'{zlib.crc32(f"{socket.gethostname()} {space}".encode()):08x}'
+
+# %% ../nbs/00_machine.ipynb #d9bad5e5
 def replace_file(
     path:Path,                     # File to write or to replace
     write:Callable[[Path],None],   # Writes it to the path it is given
 ):
     "Write a temporary file, then rename it to `path`; an `OSError` names `path`"
-    tmp = path.with_name(f'.{path.name}.{secrets.token_hex(6)}.tmp') # never taken
+    tmp = temporary_path(path)
     try:
         write(tmp)
         os.replace(tmp, path)
@@ -327,20 +366,6 @@ def _refuse_owner(path, text):
     raise OSError(f'{path} is in use by {who}; use another folder, or stop that process. If it '
                   f'has ended, delete {path/".lock"}')
 
-# %% ../nbs/00_machine.ipynb #ea4732d3
-def _birth(pid):
-    "When a process of this machine began, as text; none if it has ended"
-    stat = Path(f'/proc/{pid}/stat')
-    if sys.platform=='linux':
-        try: fields = stat.read_text().rpartition(')')[2].split()
-        except OSError: return None
-        return None if fields[0] in 'ZX' else fields[19] # in ticks since the machine started
-    if os.name=='nt' or not isinstance(pid, int): return 'unknown' # nobody can tell
-    try: os.kill(pid, 0)
-    except ProcessLookupError: return None
-    except OSError: pass
-    return 'unknown'
-
 # %% ../nbs/00_machine.ipynb #d0e8c31d
 @contextmanager
 def _only_me(file):
@@ -388,6 +413,25 @@ def _grow(f, member):
     f.__qualname__ = f'{cls.__name__}.{f.__name__}'
     setattr(cls, f.__name__, member)
     return f.__globals__.get(f.__name__)
+
+# %% ../nbs/00_machine.ipynb #c7fbadbe
+def check_sizes(
+    least:int=1, # Smallest of the legal values
+    **sizes,     # Whole numbers by name, or sequences of them
+):
+    "Raise a `ValueError` for a size that is no whole number, or smaller than `least`"
+    for name,value in sizes.items():
+        values = value if isinstance(value, (list,tuple)) else [value]
+        if not all(isinstance(n, numbers.Integral) and n>=least for n in values):
+            raise ValueError(f'{name} {value!r} must be a whole number, {least} or more')
+
+def check_positive(
+    **values, # Numbers by name
+):
+    "Raise a `ValueError` for a number that is not finite, or not above 0"
+    for name,value in values.items():
+        if not 0<value<math.inf:
+            raise ValueError(f'{name} {value!r} must be a number above 0')
 
 # %% ../nbs/00_machine.ipynb #e9f35ec9
 def unknown_name(

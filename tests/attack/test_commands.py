@@ -1,5 +1,5 @@
 "predict, eval, export, demo and study: told to end, killed, on a full disk, with names and scores that no terminal and no JSON can hold."
-import json, os, signal, subprocess, sys, time
+import json, os, signal, subprocess, sys, time, warnings
 from pathlib import Path
 import numpy as np, pytest, torch
 from PIL import Image
@@ -65,8 +65,10 @@ def test_a_full_disk(name, commands, attack, monkeypatch, capsys):
     file = Path(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     if name!='predict': file.write_text('old') # predict leaves out what is there
-    monkeypatch.setattr(machine.secrets, 'token_hex', lambda n: 'full')
-    file.with_name(f'.{file.name}.full.tmp').symlink_to('/dev/full')
+    full = file.with_name('.full.tmp')
+    full.symlink_to('/dev/full')
+    usual = machine.temporary_path
+    monkeypatch.setattr(machine, 'temporary_path', lambda path, suffix='': full if path.resolve()==file.resolve() else usual(path, suffix))
     if name=='demo': monkeypatch.setattr(demo, '_clear', lambda out: None)
     attack.case(f'{name}: code', called(*words)==1)
     said = capsys.readouterr().err
@@ -99,6 +101,7 @@ def test_kill_9(commands, attack, tmp_path):
     p = subprocess.run([sys.executable, '-c', KILLED, *map(str, commands['predict'][0])], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     first,*rest = p.stdout.splitlines()
     attack.case('killed', first.startswith('-9 ') and "'a.png'" not in first, p)
+    attack.case('what it left is removed', os.listdir(tmp_path/'out'/'labels')==['a.png'], os.listdir(tmp_path/'out'/'labels'))
     attack.case('written by the next one', p.returncode==0 and np.array(Image.open(tmp_path/'out'/'labels'/'a.png')).shape==(32,48), p)
 
 def test_names_that_would_change_a_terminal(saved, tmp_path, attack, capsys):
@@ -116,3 +119,31 @@ def test_scores_that_are_no_numbers_are_null(run, attack, monkeypatch, capsys):
     attack.case('null', json.loads(capsys.readouterr().out, parse_constant=refuse)['scores']==dict(mIoU=None, accuracy=.5))
     log = [json.loads(o, parse_constant=refuse) for o in (run/'log.jsonl').read_text().splitlines()]
     attack.case('log', any('eval' in o for o in log))
+
+def test_too_little_memory(saved, tmp_path, attack, monkeypatch, capsys):
+    "On a CPU torch raises a plain RuntimeError; the other images of a folder are predicted"
+    from winwin.models.dense import DenseModel
+    usual = DenseModel.forward
+    def forward(self, img, *args, **options):
+        if img.shape[-1]>50: raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes")
+        return usual(self, img, *args, **options)
+    monkeypatch.setattr(DenseModel, 'forward', forward)
+    (tmp_path/'in').mkdir()
+    picture(tmp_path/'in'/'a.png')
+    Image.fromarray(np.zeros((32,96,3), np.uint8)).save(tmp_path/'in'/'wide.png')
+    attack.case('folder: code', called('predict', saved, tmp_path/'in', '-o', tmp_path/'out')==1)
+    attack.case('folder: the others', (tmp_path/'out'/'labels'/'a.png').exists())
+    said = ''.join(capsys.readouterr())
+    attack.case('folder: the image is named', 'wide.png' in said and 'too large for the memory' in said, said)
+    attack.case('image: code', called('predict', saved, tmp_path/'in'/'wide.png', '-o', tmp_path/'one')==1)
+    attack.case('image: one line', 'winwin: too little memory' in ''.join(capsys.readouterr()))
+
+def test_warnings_are_one_line(tmp_path, cache, attack, capsys):
+    words = ['train', 'driving-seg', '--root', cache, '--out', tmp_path/'run', '--image-size', '32', '48', '--images', '4', '--valid-images', '1', '--windows', '2x2', '--batch-size', '2', '--steps', '1', '--precision', 'fp16']
+    if torch.accelerator.is_available(): pytest.skip('there is a GPU')
+    with warnings.catch_warnings(): # as in a shell, not collected by pytest
+        warnings.resetwarnings()
+        warnings.showwarning = lambda *args, **options: print(warnings.formatwarning(*args[:4]), file=sys.stderr, end='')
+        attack.case('code', called(*words)==0)
+    said = capsys.readouterr().err
+    attack.case('a line', 'winwin: precision fp16 is for GPUs' in said and 'UserWarning: precision' not in said, said)

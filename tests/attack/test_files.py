@@ -1,5 +1,5 @@
 "Every file the library reads: empty, cut, noise, of another type, a folder, a pipe, or lying about its size. An error names it, soon, in little memory."
-import json, os, shutil, struct, zlib
+import json, os, shutil, struct, zipfile, zlib
 from pathlib import Path
 import h5py, numpy as np, pytest, torch
 from PIL import Image
@@ -279,6 +279,16 @@ def test_damaged_scenes_are_made_again(tmp_path, attack):
         file.write_bytes(now)
         with limit(): again = DrivingWorld((32,48), length=1, cache=tmp_path)[0]
         attack.case(f'scene {what}', torch.equal(again['image'], scene['image']), 'another scene')
+
+def test_a_scene_that_would_fill_the_memory_is_made_again(tmp_path, attack):
+    scene = DrivingWorld((32,48), length=1, cache=tmp_path)[0]
+    (file,) = tmp_path.rglob('*.npz')
+    names = np.load(file).files
+    with zipfile.ZipFile(file, 'w', zipfile.ZIP_DEFLATED, compresslevel=1) as z, z.open(f'{names[0]}.npy', 'w', force_zip64=True) as member:
+        np.lib.format.write_array_header_1_0(member, dict(descr='|u1', fortran_order=False, shape=(1200,1024,1024)))
+        for _ in range(1200): member.write(bytes(2**20))
+    with limit(): again = DrivingWorld((32,48), length=1, cache=tmp_path)[0]
+    attack.case('scene of 1.2 GB', torch.equal(again['image'], scene['image']))
 
 def test_sweep_files(tmp_path, attack):
     model = create_model('winwin_seg_micro', depth=1, dim=32, num_heads=2)

@@ -1,17 +1,21 @@
 "Absurd numbers in schemes, mixtures, configs and calls: an error at once, no endless loop, no full memory."
-import torch
+import pytest, torch
 from winwin.bench.cost import plan
 from winwin.data.flow_files import write_flow
 from winwin.inference.modes import predict, tile_offsets
 from winwin.models.controls import set_temperature
 from winwin.models.dense import create_model
-from winwin.models.positions import half_to_pairs, pairs_to_half
+from winwin.models.heads import ConvNeXtHead, ConvStem, DPTHead, DecoupledDPTHead, LinearHead, MatchingHead, ProbeHead, UpsampleHead
+from winwin.models.layers import Mlp
+from winwin.models.positions import half_to_pairs, pairs_to_half, rope_table, sincos_pos, trained_grid
+from winwin.models.vit import Decoder, ViT
 from winwin.training.loop import TrainConfig, read_config
 from winwin.training.sources import Mix
 from winwin.training.streams import ItemStream, batches
 from winwin.windows.layout import Windows, crop_windows
 from winwin.windows.sampling import random_sizes, sample_windows
 from winwin.windows.schemes import parse_scheme
+from winwin.windows.tokens import PatchEmbed
 from winwin.worlds.datasets import DrivingWorld
 from .conftest import limit
 
@@ -52,3 +56,27 @@ CALLS = {
 
 def test_calls(attack):
     for name,call in CALLS.items(): attack.refused(name, call)
+
+ONE,FOUR = dict(dim=16, num_outputs=2, patch_size=8),dict(dims=16, num_outputs=2, patch_size=8)
+SIZES = [(LinearHead, ONE), (ProbeHead, ONE), (ConvNeXtHead, ONE | dict(hidden=8, stride=4)), (UpsampleHead, FOUR | dict(cell_dim=4, hidden=8, depth=2, stride=4)), (DPTHead, FOUR | dict(feature_dim=8, last_dim=4)),
+         (DecoupledDPTHead, FOUR), (ConvStem, dict(fine=8, coarse=8, in_chans=3)), (MatchingHead, dict(dim=16, patch_size=8, fine=8, coarse=8, match_dim=8, state=8, fine_dim=8, fine_state=8, iterations=1, in_chans=3)), (Mlp, dict(dim=8, hidden=8)),
+         (ViT, dict(dim=16, depth=1, num_heads=2, patch_size=8, in_chans=3, mlp_ratio=2, rope_base=100, rope_scale=1, local_window=2)), (Decoder, dict(enc_dim=16, dim=16, depth=1, num_heads=2, mlp_ratio=2, rope_base=100, rope_scale=1)),
+         (PatchEmbed, dict(patch_size=8, in_chans=3, dim=16))]
+
+@pytest.mark.parametrize('kind,right', SIZES, ids=lambda o: getattr(o, '__name__', ''))
+def test_sizes_of_nothing(kind, right, attack):
+    kind(**right)
+    for k in right:
+        for v in (0, -1, float('nan')): attack.refused(f'{kind.__name__} {k}={v}', lambda: kind(**right | {k: v}), k, str(v))
+    if 'dims' in right: attack.refused(f'{kind.__name__} of four', lambda: kind(**right | dict(dims=(16,16,0,16))), 'dims')
+
+def test_sizes_of_positions_and_models(attack):
+    at = torch.zeros(1,1,2)
+    for v in (0, -4): attack.refused(f'rope {v}', lambda: rope_table(at, v), str(v))
+    for v in (0, -1.): attack.refused(f'rope base {v}', lambda: rope_table(at, 8, base=v), 'base')
+    for v in (0, -4): attack.refused(f'sincos {v}', lambda: sincos_pos(at, v), str(v))
+    attack.refused('sincos base', lambda: sincos_pos(at, 8, base=0), 'base')
+    for text in ('sincos:0x14', 'sincos:7x0'): attack.refused(text, lambda: trained_grid(text), text)
+    attack.refused('layer_dims', lambda: DPTHead(16, 2, 8, layer_dims=(8,8,0,8)), 'layer_dims')
+    for k in ('num_classes','patch_size','dim','depth','num_heads','in_chans'):
+        for v in (0, -1): attack.refused(f'create_model {k}={v}', lambda: create_model('winwin_seg_micro', **{k: v}), str(v))

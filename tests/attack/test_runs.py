@@ -1,5 +1,6 @@
 "A run beside readers and other runs, resumed with other settings, with numbers that are not finite, on a full disk."
-import json, os, resource, shutil, socket, subprocess, sys, threading
+import json, os, resource, shutil, socket, subprocess, sys, threading, warnings
+from dataclasses import dataclass, make_dataclass, field
 import pytest, torch
 from winwin.machine import find_folder, write_folder
 from winwin.models.dense import create_model
@@ -7,8 +8,9 @@ from winwin.models.hub import load_model, save_model
 from winwin.tasks.segmentation import SegTask
 from winwin.training.checkpoints import find_model, read_state
 from winwin.training.log import read_log
-from winwin.training.loop import TrainConfig, TrainRun, fit
-from winwin.training.recipes import train_recipe
+from winwin.training.loop import TrainConfig, TrainRun, fit, resume, train_step
+from winwin.temperature.checkpoint import open_run
+from winwin.training.recipes import change, get_preset, recipe_data, recipe_model, recipe_task, train_recipe
 from winwin.worlds.datasets import DrivingWorld
 import winwin.machine as machine
 from .conftest import limit, tiny
@@ -205,3 +207,155 @@ def test_a_worker_that_is_killed_costs_no_step(tmp_path, attack):
     attack.refused('damaged image', lambda: fit(model, world, config, out=tmp_path/'bad', progress=False), 'images/0002.png cannot be decoded (7 bytes)')
     try: fit(model, world, config, out=tmp_path/'bad2', progress=False)
     except ValueError as error: attack.case('without a traceback', 'Traceback' not in str(error), error)
+
+# --- Data without targets
+
+UNKNOWN = {'driving-seg': ('labels',255), 'driving-depth': ('depth',0.), 'driving-relative': ('depth',float('inf')), 'driving-normals': ('normals',0.), 'flow-layered': ('valid',False), 'driving-stereo': ('disparity',float('nan'))}
+
+class Lost(torch.utils.data.Dataset):
+    "Items whose targets are unknown, but for those of `known`"
+    root = 'the/place'
+    def __init__(self, data, key, value, known=()): self.data,self.key,self.value,self.known = data,key,value,known
+    def __len__(self): return len(self.data)
+    def __getitem__(self, i):
+        item = dict(self.data[i])
+        return item if i in self.known else item | {self.key: torch.full_like(item[self.key], self.value)}
+
+def steps_of(preset, steps, do, known=(), **over):
+    "Losses and warnings of some steps of a run of `steps`"
+    recipe = change(get_preset(preset), image_size=(32,48), images=4, windows='2x2', batch_size=2, warmup=1, steps=steps, **over)
+    if preset in ('flow-layered','driving-stereo'): recipe = change(recipe, windows2='2x2')
+    data = recipe_data(recipe)
+    task = recipe_task(recipe, data)
+    run = TrainRun(recipe_model(recipe, task), Lost(data, *UNKNOWN[preset], known), recipe.train, task)
+    source = run.batches()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        losses = [train_step(run, source)['loss'] for _ in range(do)]
+    return losses,[str(o.message) for o in said if 'no target at all' in str(o.message)]
+
+@pytest.mark.parametrize('preset', UNKNOWN)
+def test_data_without_targets_is_said(preset, attack):
+    losses,said = steps_of(preset, 3, 3)
+    key = UNKNOWN[preset][0]
+    attack.case(f'{preset}: a warning', len(said)==1 and 'Lost in the/place' in said[0] and 'the first 3 steps' in said[0], said)
+    attack.case(f'{preset}: what a target is', bool(said) and (key in said[0] or dict(labels='a label is a class', normals='a normal has length 1')[key] in said[0]), said)
+    attack.case(f'{preset}: no loss', losses==[0]*3, losses)
+    losses,said = steps_of(preset, 3, 3, known=(0,1,2,3))
+    attack.case(f'{preset}: no warning', said==[] and losses[0]>0, said)
+
+def test_a_few_targets_are_enough_and_ten_steps_long_enough(attack):
+    attack.case('one of four', steps_of('driving-seg', 12, 12, known=(3,))[1]==[])
+    attack.case('nine', steps_of('driving-seg', 100, 9)[1]==[])
+    said = steps_of('driving-seg', 100, 12)[1]
+    attack.case('ten', len(said)==1 and 'the first 10 steps' in said[0], said)
+
+def test_scores_without_targets_are_said(cache, attack):
+    world = DrivingWorld((32,48), length=2)
+    model = create_model('winwin_seg_micro', num_classes=len(world.classes), depth=1, dim=32, num_heads=2)
+    config = TrainConfig(windows='2x2', steps=1, batch_size=2, layer_decay=None)
+    with pytest.warns(UserWarning, match='the validation set has no score mIoU'): fit(model, world, config, Lost(world, 'labels', 255), task=SegTask(world.classes), progress=False)
+    attack.case('validation', True)
+
+# --- A CPU, and an earlier version
+
+def test_fp16_on_a_cpu_is_said(attack):
+    world = DrivingWorld((32,48), length=2)
+    model = create_model('winwin_seg_micro', num_classes=len(world.classes), depth=1, dim=32, num_heads=2)
+    config = TrainConfig(windows='2x2', steps=1, batch_size=2, layer_decay=None, precision='fp16')
+    if torch.accelerator.is_available(): pytest.skip('there is a GPU')
+    with pytest.warns(UserWarning, match='fp16 is for GPUs.*float32'): fit(model, world, config, progress=False)
+    with warnings.catch_warnings(record=True) as said: fit(model, world, TrainConfig(windows='2x2', steps=1, batch_size=2, layer_decay=None), progress=False)
+    attack.case('nothing to say', not [o for o in said if 'fp16' in str(o.message)])
+
+@dataclass
+class Turn:
+    "An augmentation"
+    share:float=.5
+    def __call__(self, item): return item
+
+def later(kind, **more):
+    "The class of a later version, with more fields"
+    new = make_dataclass(kind.__name__, [(k, type(v), field(default=v)) for k,v in more.items()], bases=(kind,))
+    new.__qualname__ = kind.__qualname__
+    return new
+
+def test_a_field_that_is_new_does_not_block_a_resume(tmp_path, attack):
+    world = DrivingWorld((32,48), length=4)
+    model = create_model('winwin_seg_micro', num_classes=len(world.classes), depth=1, dim=32, num_heads=2)
+    config = TrainConfig(windows='2x2', steps=2, batch_size=2, layer_decay=None)
+    fit(model, world, config, out=tmp_path/'run', task=SegTask(world.classes), transform=Turn(), progress=False)
+    task,turn = later(SegTask, beta=3),later(Turn, angle=90.)
+    def again(task, turn): return resume(tmp_path/'run', world, task=task, transform=turn, progress=False)
+    again(task(world.classes), turn())
+    attack.refused('another value of a new field', lambda: again(task(world.classes, beta=4), turn()), 'task: ', 'beta=4')
+    attack.refused('another value of an old field', lambda: again(task(world.classes, label_smoothing=.1), turn()), 'task: ')
+    attack.refused('another augmentation', lambda: again(task(world.classes), turn(angle=45.)), 'transform: ', 'angle=45')
+
+def test_a_function_as_transform_is_resumed_by_another_process(tmp_path, attack):
+    world = DrivingWorld((32,48), length=4)
+    config = TrainConfig(windows='2x2', steps=1, batch_size=2, layer_decay=None)
+    def turn(item): return item
+    fit(create_model('winwin_seg_micro', num_classes=len(world.classes), depth=1, dim=32, num_heads=2), world, config, out=tmp_path/'run', transform=turn, progress=False)
+    first = turn
+    def turn(item): return item # at another address, as in a new process
+    assert repr(first)!=repr(turn)
+    resume(tmp_path/'run', world, transform=turn, progress=False)
+    attack.refused('another function', lambda: resume(tmp_path/'run', world, transform=len, progress=False), 'transform: ')
+
+# --- What others left, and what others sent
+
+def test_leftovers_of_killed_processes_are_removed(saved, tmp_path, attack):
+    "A process is killed in the moment before its rename; the next writer removes what it left, and nothing of one that lives"
+    code = 'import os, sys; from pathlib import Path; from winwin.machine import write_text; os.replace = lambda *args: os.kill(os.getpid(), 9); write_text(Path(sys.argv[1]), "half")'
+    for name in ('a.txt','b.txt'): subprocess.run([sys.executable, '-c', code, str(tmp_path/name)], timeout=60)
+    left = sorted(p.name for p in tmp_path.iterdir())
+    attack.case('left by the second, which removed that of the first', len(left)==1 and left[0].startswith('.b.txt.') and left[0].endswith('.tmp'), left)
+    living = machine.temporary_path(tmp_path/'c.txt') # of this process, which lives
+    machine._remove_leftovers.cache_clear() # as in a new process
+    living.write_text('being written')
+    elsewhere = tmp_path/f'.d.txt.{"0"*8}-99999999-{"0"*12}.tmp' # of another machine
+    elsewhere.write_text('being written')
+    mine = tmp_path/'.notes.tmp'
+    mine.write_text('of a user')
+    machine.write_text(tmp_path/'e.txt', 'whole')
+    attack.case('removed', sorted(p.name for p in tmp_path.iterdir())==sorted([living.name,elsewhere.name,mine.name,'e.txt']), os.listdir(tmp_path))
+    folder = shutil.copytree(saved, tmp_path/'m')
+    part = machine.temporary_path(folder/'model')
+    dead = part.with_name(part.name.replace(f'-{os.getpid()}-', '-99999999-'))
+    dead.mkdir()
+    (dead/'model.safetensors').write_text('half')
+    machine._remove_leftovers.cache_clear()
+    save_model(load_model(saved), folder)
+    attack.case('of a model', not dead.exists() and not [o for o in os.listdir(folder) if '.tmp' in o], os.listdir(folder))
+
+def test_the_cache_that_a_foreign_checkpoint_names_is_not_written(run, tmp_path, attack):
+    out = shutil.copytree(run, tmp_path/'run')
+    for at in ('best','last'):
+        if not (out/at/'config.json').exists(): continue
+        config = json.loads((out/at/'config.json').read_text())
+        config['extra']['recipe']['root'] = str(tmp_path/'theirs')
+        (out/at/'config.json').write_text(json.dumps(config))
+    open_run(out, device='cpu').data[0]
+    attack.case('not written', not (tmp_path/'theirs').exists())
+    open_run(out, str(tmp_path/'mine'), device='cpu').data[0]
+    attack.case('where the user says', any((tmp_path/'mine').rglob('*.npz')))
+
+def test_a_model_folder_that_vanishes_asks_no_network(tmp_path, attack, monkeypatch):
+    import huggingface_hub
+    def asked(*args, **options): raise AssertionError('the network was asked')
+    for k in ('hf_hub_download','snapshot_download'): monkeypatch.setattr(huggingface_hub, k, asked)
+    monkeypatch.chdir(tmp_path)
+    for name in ('a/last', 'runs/x/last', str(tmp_path/'gone')): attack.refused(name, lambda: load_model(name), name)
+
+def test_what_a_saved_model_says(saved, tmp_path, attack):
+    model = load_model(saved)
+    extra = dict(classes=['<script>alert(1)</script>', 'a|b', 'c\nd'])
+    folder = save_model(model, tmp_path/'m', metrics={'mIoU': float('nan'), '<b>x</b>': 1.}, extra=extra)
+    def refuse(constant): raise ValueError(constant)
+    attack.case('JSON', json.loads((folder/'config.json').read_text(), parse_constant=refuse)['metrics']['mIoU'] is None)
+    text = (folder/'README.md').read_text()
+    attack.case('README.md', '<script' not in text and '<b>' not in text, text)
+    (folder/'README.md').write_bytes('Grüße'.encode('latin-1'))
+    save_model(model, folder)
+    attack.case('a README.md of the user', (folder/'README.md').read_bytes()=='Grüße'.encode('latin-1'))

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from .statistics import window_ids, attention_distance, distance_profile, TauCurve
     from .views import View, make_views, patch_size_of, TokenMeans, layer_means
     from .views import AttentionComparison, compare_attention
-    from .any_model import find_patch, call_model, CalledLayer, AnyModel, NotSeen, look_at_calls
-    from .any_model import find_layers
+    from .any_model import most_in_front, find_patch, call_model, CalledLayer, AnyModel, NotSeen
+    from .any_model import look_at_calls, find_layers
     from .recorder import RecordedLayer, AttentionRecorder, normalize_images
     from .token_maps import TokenRows, prefix_share, token_panels, layer_rows, mosaic, tau_curve
     from .token_maps import curve_map, token_stats, LayerCurves, read_with
@@ -24,9 +24,9 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'distance_profile': 'statistics', 'TauCurve': 'statistics',
     'View': 'views', 'make_views': 'views', 'patch_size_of': 'views', 'TokenMeans': 'views',
     'layer_means': 'views', 'AttentionComparison': 'views', 'compare_attention': 'views',
-    'find_patch': 'any_model', 'call_model': 'any_model', 'CalledLayer': 'any_model',
-    'AnyModel': 'any_model', 'NotSeen': 'any_model', 'look_at_calls': 'any_model',
-    'find_layers': 'any_model',
+    'most_in_front': 'any_model', 'find_patch': 'any_model', 'call_model': 'any_model',
+    'CalledLayer': 'any_model', 'AnyModel': 'any_model', 'NotSeen': 'any_model',
+    'look_at_calls': 'any_model', 'find_layers': 'any_model',
     'RecordedLayer': 'recorder', 'AttentionRecorder': 'recorder', 'normalize_images': 'recorder',
     'TokenRows': 'token_maps', 'prefix_share': 'token_maps', 'token_panels': 'token_maps',
     'layer_rows': 'token_maps', 'mosaic': 'token_maps', 'tau_curve': 'token_maps',

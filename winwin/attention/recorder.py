@@ -22,6 +22,7 @@ from ..models.dense import DenseModel, FlowModel
 from ..models.controls import attention_layers, knows_layers, layer_tau, tempered, watch
 from .views import patch_size_of
 from .any_model import AnyModel, NotSeen, find_layers, look_at_calls
+from .any_model import most_in_front
 
 # %% ../../nbs/attention/03_recorder.ipynb #c1cfd89c
 @dataclass(eq=False)
@@ -33,10 +34,11 @@ class RecordedLayer:
     to:Windows        # Whose tokens the keys are: the same, or those of frame 2
     name:str          # Of the layer
     cross:bool=False  # From frame 1 to frame 2
+    joined:int=0      # Of the tokens in front, the first so many are object queries, as in EoMT
 
     @property
     def prefix(self)->int:
-        "Class and register tokens"
+        "Tokens in front: object queries, class and register tokens"
         return self.k.shape[2]-self.to.num_tokens
     @property
     def heads(self)->int: return self.q.shape[1]
@@ -117,11 +119,14 @@ def _find_layers(self:AttentionRecorder):
     self.labels = {} # layer -> short name, such as 'encoder 0'
     if isinstance(self.model, AnyModel):
         self.layers,size = find_layers(self.model, self.imgs[0])
+        self.usual_front = min([o.prefix for o in self.layers.values() if o.prefix>=0], default=0)
+        self.in_front = most_in_front
         if size is not None: self.imgs = F.interpolate(self.imgs[0], size, mode='bilinear',
                                                        antialias=True).clamp(0, 1),
         found = dict(encoder=self.layers)
     else:
         self.layers = attention_layers(self.model)
+        self.usual_front = self.in_front = 32 # class and register tokens, at most
         found = {kind: _of_kind(self.model, kind) for kind in ('encoder','decoder','cross')}
     for kind,layers in found.items():
         for i,name in enumerate(layers):
@@ -256,8 +261,9 @@ def record(self:AttentionRecorder, key:str, name:str, q:Tensor, k:Tensor)->Recor
     cross = self.kinds[name]=='cross'
     there = rest[0] if cross else here
     prefix = q.shape[2]-here.num_tokens
-    if not 0<=prefix<=32 or prefix!=k.shape[2]-there.num_tokens: return None
-    return RecordedLayer(q[:1].contiguous(), k[:1].contiguous(), here, there, name, cross)
+    if not 0<=prefix<=self.in_front or prefix!=k.shape[2]-there.num_tokens: return None
+    q,k = (o[:1].contiguous() for o in (q,k))
+    return RecordedLayer(q, k, here, there, name, cross, max(0, prefix-self.usual_front))
 
 # %% ../../nbs/attention/03_recorder.ipynb #d404c470
 def normalize_images(
@@ -355,8 +361,9 @@ def _on_grid(self:AttentionRecorder, key, out):
     if out.shape[1:3]==self.grid and out.ndim==4: out = out.flatten(1, 2)
     if out.ndim!=3: return None
     w = self.windows[0] if key=='windows' else Windows.full(self.grid)
-    for n in dict.fromkeys([w.num_tokens,H*W]): # a foreign model has all tokens, even in windows
-        if not 0<=out.shape[1]-n<=32: continue
+    foreign = isinstance(self.model, AnyModel) # it has all tokens, even in windows
+    for n in [H*W] if foreign else [w.num_tokens]:
+        if not 0<=out.shape[1]-n<=self.in_front: continue
         x = out[0,out.shape[1]-n:].detach().float().cpu()
         at = w.index()[0].cpu()
         full = x.new_full((H*W,x.shape[1]), torch.nan)

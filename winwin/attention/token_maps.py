@@ -75,7 +75,9 @@ def numbers(self:TokenRows,
     if self.placed: out['distance'] = ((seen*self.far[self.placed]).sum(-1)/seen.sum(-1)).mean()
     for i,share in enumerate(_shares if prefix else _shares[:3]):
         out[share] = (p*(self.parts==i)).sum(-1).mean()
-    if prefix>1: out['class token'] = p[...,0].mean()
+    joined = self.look.joined
+    if joined: out['object queries'] = p[...,:joined].sum(-1).mean()
+    if prefix-joined>1: out['class token'] = p[...,joined].mean()
     return {k: v.item() for k,v in out.items()}
 
 # %% ../../nbs/attention/04_token_maps.ipynb #14021c99
@@ -121,10 +123,12 @@ def token_panels(
     tokens:int|Sequence[int],   # Flat row-major ids in the grid
     tau:float|Tensor=1.,        # Temperature of this layer in the last view
     head:int|None=None,         # Which head; none = the mean of all
+    views:Sequence[str]=('windows','full','tau'), # Which views
 )->dict[str,tuple[Tensor,dict[str,float]]]: # View -> map (H,W) and numbers
     "Attention of tokens in the windows, in full, and in full with a temperature"
     out = {}
-    for view,t in dict(windows=1., full=1., tau=tau).items():
+    for view in views:
+        t = tau if view=='tau' else 1.
         try: rows = TokenRows(maps.look(name, view), tokens, maps.windows)
         except NotSeen: continue
         out[view] = rows.map(t, head),rows.numbers(t, head)

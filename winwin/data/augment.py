@@ -14,6 +14,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode, functional as TF
 from ..machine import patch
 from ..windows.tokens import pad_to_patches
+from ..windows.lazy import LazyMap
 
 # %% ../../nbs/data/05_augment.ipynb #c1b7facb
 @dataclass(frozen=True)
@@ -33,12 +34,16 @@ MAP_KINDS = dict(
     normals=MapKind(vector=True), valid=MapKind(False), visible=MapKind(False))
 
 # %% ../../nbs/data/05_augment.ipynb #3e074540
+def _lazy_maps(item): return {k: x for k,x in item.items() if isinstance(x, LazyMap)}
+
 def fit_to_patches(
     item:dict,      # Item with an image and any maps of `MAP_KINDS`
     patch:int=16,   # Pixels per token side
     kinds:dict[str,MapKind]|None=None, # Kinds of more maps, or other kinds of these
 )->dict: # The item, height and width multiples of `patch`
     "Pad the bottom and the right: images repeat their border, targets are marked as unknown"
+    lazy = _lazy_maps(item)
+    if lazy: return item | {k: x.fit(patch) for k,x in lazy.items()} # whole patches only
     if 'flow' in item: item = dict(valid=item['flow'].isfinite().all(0)) | item # marks new pixels
     out = {}
     for k,x,kind in _maps(item, kinds):
@@ -53,6 +58,8 @@ def resize_item(
     kinds:dict[str,MapKind]|None=None, # Kinds of more maps, or other kinds of these
 )->dict: # The item at that size
     "Change the resolution: images smoothly, targets by the nearest pixel, flow by `resize_flow`"
+    if _lazy_maps(item):
+        raise ValueError('a region of a raster is not resized; leave out size, and choose region')
     return item | {k: _resize(x, kind, size, item.get('valid'))[0]
                    for k,x,kind in _maps(item, kinds)}
 
@@ -246,10 +253,13 @@ def __call__(self:Augment,
 )->dict: # A new item of the same size
     "Draw once and apply to all maps of the item"
     one = [k for k in MAP_KINDS if k not in _TWO]
-    maps = _maps(item, self.kinds, [*one,*(self.kinds or ())]) # raises if one cannot be transformed
+    lazy = _lazy_maps(item)
+    # raises if one cannot be transformed
+    maps = [] if lazy else _maps(item, self.kinds, [*one,*(self.kinds or ())])
     u = torch.rand(9, generator=generator).tolist()
     order = torch.randperm(4, generator=generator).tolist()
     scale = _log_uniform(self.scale, u[0])
+    if lazy: return item | self._lazily(lazy, scale, u, order)
     size = item['image'].shape[-2:]
     if scale!=1: item = _reframe(item, size, (scale,scale), u[1:3], self.kinds)
     if u[3]<self.flip: item = _flip(item, -1, self.kinds)
@@ -259,6 +269,22 @@ def __call__(self:Augment,
     return item | {k: item[k]/scale for k in deep}
 
 _TWO = 'image2','flow','disparity','visible' # maps of two frames
+
+# %% ../../nbs/data/05_augment.ipynb #06af707b
+@patch
+def _lazily(self:Augment, maps, scale, u, order):
+    "What `__call__` does, noted in lazy maps"
+    out = {}
+    for k,x in maps.items():
+        kind = (MAP_KINDS | (self.kinds or {}))[k]
+        if kind.vector: raise ValueError(f'{k} holds vectors, which are not read lazily')
+        if scale!=1: x = x.zoom(scale, u[1:3])
+        if u[3]<self.flip: x = x.flip(-1)
+        if k=='image' and u[4]<self.jitter_p:
+            x = x.then(functools.partial(_jitter, strength=self.jitter, u=u[5:], order=order))
+        if kind.scale=='z' and self.fixed_focal: x = x.then(lambda depth: depth/scale)
+        out[k] = x
+    return out
 
 # %% ../../nbs/data/05_augment.ipynb #fbe4aec0
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ if TYPE_CHECKING:
     from .demo import fit_budget, start_encoder, train_demo, prediction_modes, compare_predictions
     from .demo import run_demo, compare_training, store_comparison, stored_comparison
     from .studies import SWEEP_TAUS, SWEEP_IMAGES, PHOTO_STUDIES, Study, named_reading
-    from .studies import log_ratio_scores, pair_scores, loss_curve, list_studies, get_study
-    from .studies import run_study, result_path, run_folder, trained_steps, recipe_settings
-    from .studies import outdated, missing_readings, sums_path, read_study, collect_study
-    from .studies import summarize, report, verdict, temperature_report, photo_table
+    from .studies import log_ratio_scores, pair_scores, loss_curve, class_shares, rare_scores
+    from .studies import list_studies, get_study, run_study, result_path, run_folder, trained_steps
+    from .studies import recipe_settings, outdated, missing_readings, sums_path, read_study
+    from .studies import collect_study, summarize, report, verdict, temperature_report, photo_table
     from .resolution import resolution_sizes, StreetViews, score_sizes, resolution_study
     from .resolution import average_sizes, show_resolution, resolution_table
     from .programme import camvid_study, driving_study, nyuv2_study, flow_study, flow_full_study
     from .programme import Piece, list_pieces, claim_studies, Job, open_jobs, train_flops
-    from .programme import queue_status, run_queue, work, collect_claims
+    from .programme import queue_status, run_queue, work, collect_claims, restore_claims
     from .claims import SCORES, VIDEO_BLOCK, VERDICTS, Comparison, compare_runs, read_results
     from .claims import comparison_verdict, claim_verdict, Claim, list_claims, claim_rows
     from .claims import claims_table, difference_points, claims_figure, show_claims
@@ -30,13 +30,13 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'stored_comparison': 'demo',
     'SWEEP_TAUS': 'studies', 'SWEEP_IMAGES': 'studies', 'PHOTO_STUDIES': 'studies',
     'Study': 'studies', 'named_reading': 'studies', 'log_ratio_scores': 'studies',
-    'pair_scores': 'studies', 'loss_curve': 'studies', 'list_studies': 'studies',
-    'get_study': 'studies', 'run_study': 'studies', 'result_path': 'studies',
-    'run_folder': 'studies', 'trained_steps': 'studies', 'recipe_settings': 'studies',
-    'outdated': 'studies', 'missing_readings': 'studies', 'sums_path': 'studies',
-    'read_study': 'studies', 'collect_study': 'studies', 'summarize': 'studies',
-    'report': 'studies', 'verdict': 'studies', 'temperature_report': 'studies',
-    'photo_table': 'studies',
+    'pair_scores': 'studies', 'loss_curve': 'studies', 'class_shares': 'studies',
+    'rare_scores': 'studies', 'list_studies': 'studies', 'get_study': 'studies',
+    'run_study': 'studies', 'result_path': 'studies', 'run_folder': 'studies',
+    'trained_steps': 'studies', 'recipe_settings': 'studies', 'outdated': 'studies',
+    'missing_readings': 'studies', 'sums_path': 'studies', 'read_study': 'studies',
+    'collect_study': 'studies', 'summarize': 'studies', 'report': 'studies', 'verdict': 'studies',
+    'temperature_report': 'studies', 'photo_table': 'studies',
     'resolution_sizes': 'resolution', 'StreetViews': 'resolution', 'score_sizes': 'resolution',
     'resolution_study': 'resolution', 'average_sizes': 'resolution',
     'show_resolution': 'resolution', 'resolution_table': 'resolution',
@@ -45,6 +45,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'list_pieces': 'programme', 'claim_studies': 'programme', 'Job': 'programme',
     'open_jobs': 'programme', 'train_flops': 'programme', 'queue_status': 'programme',
     'run_queue': 'programme', 'work': 'programme', 'collect_claims': 'programme',
+    'restore_claims': 'programme',
     'SCORES': 'claims', 'VIDEO_BLOCK': 'claims', 'VERDICTS': 'claims', 'Comparison': 'claims',
     'compare_runs': 'claims', 'read_results': 'claims', 'comparison_verdict': 'claims',
     'claim_verdict': 'claims', 'Claim': 'claims', 'list_claims': 'claims', 'claim_rows': 'claims',

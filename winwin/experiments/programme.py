@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['camvid_study', 'driving_study', 'nyuv2_study', 'flow_study', 'flow_full_study', 'Piece',
            'list_pieces', 'claim_studies', 'Job', 'open_jobs', 'train_flops', 'queue_status',
-           'run_queue', 'work', 'collect_claims']
+           'run_queue', 'work', 'collect_claims', 'restore_claims']
 
 # %% ../../nbs/experiments/06_programme.ipynb #eb860e76
 import json, multiprocessing, signal, time
@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 import torch
-from ..machine import unknown_name
+from ..machine import read_json, unknown_name, write_text
 from ..windows.schemes import parse_scheme
 from ..training.recipes import Recipe, change, get_preset, recipe_model, recipe_task
 from ..inference.readings import Reading, read_sums, write_sums
 from ..bench.cost import flops
-from .studies import Study, collect_study, missing_readings, read_study
+from .studies import Study, collect_study, missing_readings, outdated, read_study
 from .studies import result_path, run_folder, run_study, sums_path, trained_steps
 
 # %% ../../nbs/experiments/06_programme.ipynb #49c5e95a
@@ -84,15 +84,36 @@ def camvid_study()->Study:
                  cases, reads, ways=_CAMVID_WAYS, snapshots=275)
 
 # %% ../../nbs/experiments/06_programme.ipynb #ceff2f51
+_SMALL = {
+    '2 windows': '2x5', '1 window': '1x7', '3 windows': '3x4', '4 windows': '4*3x4',
+    '6 windows': '6*2x4', '6x4': '2*6x4', '6+4': '6+4', '5+3': '5+3', 'even': 'even:2x5'}
+_SMALL_EXTRA = {f'{n} + {k}': f'{scheme}+{k}' for n,scheme in
+                (('2 windows','2x5'),('1 window','1x7')) for k in (2,5)}
+_SMALL_BUDGETS = {
+    '2 windows, 100': '2x7', '1 window, 100': '1x10', '2 windows, 200': '2x10',
+    '1 window, 200': '1x14'}
+_SMALL_RANDOM = {
+    'random shapes': 'random(tokens=100,n=2)', 'random number': 'random(tokens=100)',
+    'random budget': 'random(tokens=75-125,n=2,ratio=1,aspect=1)',
+    'random all': 'random(tokens=75-125)'}
+
+def _driving_cases():
+    "Windows and other changes by case"
+    layouts = _SMALL | _SMALL_EXTRA | _SMALL_BUDGETS | _SMALL_RANDOM
+    return {k: dict(windows=v) for k,v in layouts.items()} | {
+        'absolute positions': dict(windows='2x5', pos='sincos'),
+        'random tokens': dict(windows='tokens:50', head='linear'),
+        '2 windows, linear head': dict(windows='2x5', head='linear')}
+
+# %% ../../nbs/experiments/06_programme.ipynb #853347ad
 def driving_study()->Study:
     "The study 'claims-driving'"
     recipe = change(get_preset('driving-seg'), model='winwin_seg_nano', images=400,
                     class_weights='auto', steps=500, batch_size=16, lr=4e-3, beta2=.95, ema=.99)
-    cases = {'2 windows': '2x5', '1 window': '1x7', '3 windows': '3x4', '4 windows': '4*3x4'}
     reads = {'2 windows': ('full','tile','swept'), '1 window': ('full','tile','resize','swept')}
+    reads |= {k: ('full','tile') for k in ('1 window, 100','1 window, 200')}
     return Study('claims-driving', 'the paper claim by claim: 49 of 960 tokens, mIoU', recipe,
-                 {k: dict(windows=v) for k,v in cases.items()}, reads,
-                 ways={'swept': Reading(tau='swept')})
+                 _driving_cases(), reads, ways={'swept': Reading(tau='swept')})
 
 def nyuv2_study()->Study:
     "The study 'claims-nyuv2'"
@@ -164,8 +185,9 @@ def list_pieces()->list[Piece]:
     return [
         Piece(camvid, main[:1], (0,), ('full','swept')),
         Piece(driving, main, (0,1,2)), Piece(camvid, main[1:], (0,), first),
-        Piece(camvid, rest, (0,), first), Piece(camvid, ('own positions',), (0,), first),
-        Piece(camvid, main, (0,)), Piece(driving, ('3 windows','4 windows'), (0,1,2)),
+        Piece(driving, tuple(driving_study().cases), (0,1,2)),
+        Piece(camvid, ('own positions',), (0,), first), Piece(camvid, rest, (0,), first),
+        Piece(camvid, main, (0,)),
         Piece(camvid, main, (1,2), first), Piece(camvid, ('full',), (0,)),
         Piece(depth, ('2 windows','1 window','full'), (0,)), *_second_half()]
 
@@ -286,6 +308,7 @@ def run_queue(
     pieces:Sequence[Piece]|None=None,  # In order; none = `list_pieces()`
     studies:dict[str,Study]|None=None, # By name; none = `claim_studies()`
     wait:float=1.,                     # Seconds between looks at the processes
+    collect:str|Path|None=None,        # Keep results here as they come; none = only in `out`
 )->list[Job]: # Those that are left
     "Work through what is missing until the hours are over"
     if jobs<1: raise ValueError(f'jobs {jobs} must be at least 1')
@@ -294,7 +317,9 @@ def run_queue(
     failed = set()
     with _stopping(running):
         while time.monotonic()<end:
+            before = len(running)
             failed |= _finished(running)
+            if collect is not None and len(running)<before: collect_claims(out, collect, studies)
             todo = _possible(open_jobs(out, pieces, studies), root, weights, running, failed)
             for job in todo[:jobs-len(running)]:
                 running[job] = _begin(job, out, root, weights, studies)
@@ -384,3 +409,31 @@ def collect_claims(
                 if path.exists(): sums[f'{case}/{seed}/{name}'] = read_sums(path)['sums']
         written.append(write_sums(Path(to)/f'{study.name}.npz', sums))
     return written
+
+# %% ../../nbs/experiments/06_programme.ipynb #d0b9a1f7
+def restore_claims(
+    kept:str|Path,  # Folder with NAME.json and NAME.npz
+    out:str|Path,   # Folder with one folder per study
+    studies:dict[str,Study]|None=None, # By name; none = `claim_studies()`
+)->int: # Runs that were put back
+    "Results that another machine has kept, as if they had been made here"
+    count = 0
+    for study in (studies or claim_studies()).values():
+        path = Path(kept)/f'{study.name}.json'
+        if not path.exists(): continue
+        at = Path(out)/study.name
+        kept_sums = path.with_suffix('.npz')
+        sums = read_sums(kept_sums) if kept_sums.exists() else {}
+        for result in read_json(path, list):
+            if outdated(study, result): continue
+            case = result['case']
+            seed = result['seed']
+            if result_path(at, case, seed).exists(): continue
+            at.mkdir(parents=True, exist_ok=True)
+            for name in result['scores']:
+                values = sums.get(f'{case}/{seed}/{name}')
+                if values is not None:
+                    write_sums(sums_path(at, case, seed, name), dict(sums=values))
+            write_text(result_path(at, case, seed), json.dumps(result, indent=1)+'\n')
+            count += 1
+    return count

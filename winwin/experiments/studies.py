@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['SWEEP_TAUS', 'SWEEP_IMAGES', 'PHOTO_STUDIES', 'Study', 'named_reading',
-           'log_ratio_scores', 'pair_scores', 'loss_curve', 'list_studies', 'get_study',
-           'run_study', 'result_path', 'run_folder', 'trained_steps', 'recipe_settings', 'outdated',
-           'missing_readings', 'sums_path', 'read_study', 'collect_study', 'summarize', 'report',
-           'verdict', 'temperature_report', 'photo_table']
+           'log_ratio_scores', 'pair_scores', 'loss_curve', 'class_shares', 'rare_scores',
+           'list_studies', 'get_study', 'run_study', 'result_path', 'run_folder', 'trained_steps',
+           'recipe_settings', 'outdated', 'missing_readings', 'sums_path', 'read_study',
+           'collect_study', 'summarize', 'report', 'verdict', 'temperature_report', 'photo_table']
 
 # %% ../../nbs/experiments/04_studies.ipynb #b67bf311
 import json, math, shutil, statistics
@@ -232,6 +232,42 @@ def _first_steps_study():
     return Study('first-steps', 'What a plain ViT loses without its positions, 200 steps on CamVid',
                  recipe, cases, seeds=(0,), after=loss_curve)
 
+# %% ../../nbs/experiments/04_studies.ipynb #3dc2f87b
+def class_shares(
+    folder:Path,     # Run
+    recipe:Recipe,   # Its recipe
+    progress:bool,   # Show a bar
+)->dict: # `shares`: class -> share of the training pixels
+    "How often every class occurs in the training images"
+    data = recipe_data(recipe)
+    some = Subset(data, range(0, len(data), 4))
+    shares = recipe_task(recipe, data).baseline(some)
+    return dict(shares={k: round(v, 6) for k,v in shares.items()})
+
+def _rare_study():
+    recipe = change(get_preset('driving-seg'), model='winwin_seg_nano', images=400, windows='2x5',
+                    steps=500, batch_size=16, lr=4e-3, beta2=.95, ema=.99)
+    weights = dict(class_weights='auto')
+    cases = {'plain': {}, 'weights': weights, 'weights and layouts': weights | dict(layouts=4),
+             'dice': dict(seg_loss='ce+dice'), 'ohem': dict(seg_loss='ohem')}
+    return Study('rare-classes', 'rare classes at equal steps: weights, layouts, losses, mIoU',
+                 recipe, cases, after=class_shares)
+
+# %% ../../nbs/experiments/04_studies.ipynb #ba36a031
+def rare_scores(
+    results:list[dict],  # From `run_study` or `read_study`, of 'rare-classes'
+    count:int=3,         # Classes, those with the fewest training pixels
+)->dict[str,dict[str,list[float]]]: # Case -> 'rare' and 'mIoU', one percentage per seed
+    "Mean IoU of the rarest classes beside that of all"
+    out = {}
+    for result in results:
+        scores = result['scores']['full']
+        rarest = sorted(result['shares'], key=result['shares'].get)[:count]
+        row = out.setdefault(result['case'], dict(rare=[], mIoU=[]))
+        row['rare'].append(100*statistics.mean(scores[f'IoU/{k}'] for k in rarest))
+        row['mIoU'].append(100*scores['mIoU'])
+    return out
+
 # %% ../../nbs/experiments/04_studies.ipynb #2387bdb9
 def list_studies()->dict[str,Study]: # By name
     "All studies"
@@ -245,7 +281,7 @@ def list_studies()->dict[str,Study]: # By name
         _nyuv2_finish_study(), _flow_photos_study(), _first_steps_study())
     drawn = (_windows_study('seg', 'depth', 'mIoU'), _windows_study('depth', 'seg', 'abs-rel'),
              _guidance_study(), _scratch_study(), _quiet_study(), _finish_study(),
-             *_temperature_studies(),
+             _rare_study(), *_temperature_studies(),
              # later pages: loaded when somebody asks
              import_module('winwin.experiments.resolution').resolution_study())
     claims = import_module('winwin.experiments.programme').claim_studies()

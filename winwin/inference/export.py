@@ -12,10 +12,10 @@ from pathlib import Path
 import torch, torch.nn as nn
 from torch import Tensor
 from .. import __version__
-from ..machine import check_file, patch
+from ..machine import check_file, patch, temporary_path
 from ..windows.layout import Windows
 from ..models.heads import FeatureFusion
-from ..models.backbones import TimmEncoder
+from ..models.backbones import TimmEncoder, grid_places
 from ..models.dense import DenseModel, FlowModel, MatchingModel, model_bands
 from ..models.controls import fold_temperature
 from ..tasks.task import predict_full
@@ -136,9 +136,11 @@ def _exportable(model, grid):
     if grid is None: _open_rope(getattr(timm, 'rope', None))
     else:
         with torch.no_grad():
-            place = timm._pos_embed(model.mean.new_zeros(1, *grid, model.encoder.dim))
+            zeros = model.mean.new_zeros(1, *grid, model.encoder.dim)
+            place = grid_places(timm, zeros, model.encoder.antialias)
         def stored(x): return place
         timm._pos_embed = stored
+        model.encoder.antialias = True # what is stored is not resampled again
     return model
 
 # %% ../../nbs/inference/03_export.ipynb #71b00e5a
@@ -301,8 +303,8 @@ def export_model(
     whole = _full_path(plain, size, dynamic)
     info = _info(model, size, dynamic, batch)
     shapes = _test_shapes(size, model.patch_size, batch, dynamic)
-    part = path.with_name(f'.{os.getpid()}.{path.name}') # torch wants the suffix: no replace_file
     path.parent.mkdir(parents=True, exist_ok=True)
+    part = temporary_path(path, path.suffix) # torch wants the suffix: no replace_file
     try:
         _write(whole, part, format, info, size, 2 if dynamic else batch)
         difference = _compare(plain, Exported(part, format), shapes, tol)

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from .heads import Head, LinearHead, ProbeHead, ConvNeXtBlock, ConvNeXtHead, UpsampleHead
     from .heads import ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks, DecoupledDPTHead
     from .heads import ConvStem, FlowUpdate, WindowMatch, MatchingHead
-    from .backbones import BACKBONES, TimmEncoder, embed_timm, list_backbones, timm_encoder
+    from .backbones import BACKBONES, TimmEncoder, embed_timm, grid_places, list_backbones
+    from .backbones import timm_encoder
     from .dense import decoder_sizes, WindowModel, DenseModel, FlowModel, MatchingModel
     from .dense import CompletionModel, list_models, list_heads, model_task, model_frames
     from .dense import model_bands, model_outputs, create_model, build_model
     from .controls import attention_kinds, attention_layers, layer_tau, set_layer_tau, watch
-    from .controls import FusedCall, watch_calls, Seen, capture, knows_layers, set_temperature
-    from .controls import get_temperature, fold_temperature, tempered, size_scale
-    from .controls import set_position_scale, get_position_scale, parse_trainable, set_trainable
+    from .controls import FusedCall, watch_calls, fold_mask, Seen, capture, knows_layers
+    from .controls import set_temperature, get_temperature, fold_temperature, tempered
+    from .controls import attention_temperature, size_scale, set_position_scale, get_position_scale
+    from .controls import parse_trainable, set_trainable
     from .released import croco_names, literal_kwargs, CrocoFile, read_croco, croco_arguments
     from .released import to_croco, load_croco, load_depth_anything, is_depth_anything
     from .hub import temperature_dict, restore_temperatures, check_savable, HubModel
@@ -52,17 +54,17 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'DecoupledDPTHead': 'heads', 'ConvStem': 'heads', 'FlowUpdate': 'heads',
     'WindowMatch': 'heads', 'MatchingHead': 'heads',
     'BACKBONES': 'backbones', 'TimmEncoder': 'backbones', 'embed_timm': 'backbones',
-    'list_backbones': 'backbones', 'timm_encoder': 'backbones',
+    'grid_places': 'backbones', 'list_backbones': 'backbones', 'timm_encoder': 'backbones',
     'decoder_sizes': 'dense', 'WindowModel': 'dense', 'DenseModel': 'dense', 'FlowModel': 'dense',
     'MatchingModel': 'dense', 'CompletionModel': 'dense', 'list_models': 'dense',
     'list_heads': 'dense', 'model_task': 'dense', 'model_frames': 'dense', 'model_bands': 'dense',
     'model_outputs': 'dense', 'create_model': 'dense', 'build_model': 'dense',
     'attention_kinds': 'controls', 'attention_layers': 'controls', 'layer_tau': 'controls',
     'set_layer_tau': 'controls', 'watch': 'controls', 'FusedCall': 'controls',
-    'watch_calls': 'controls', 'Seen': 'controls', 'capture': 'controls',
+    'watch_calls': 'controls', 'fold_mask': 'controls', 'Seen': 'controls', 'capture': 'controls',
     'knows_layers': 'controls', 'set_temperature': 'controls', 'get_temperature': 'controls',
-    'fold_temperature': 'controls', 'tempered': 'controls', 'size_scale': 'controls',
-    'set_position_scale': 'controls', 'get_position_scale': 'controls',
+    'fold_temperature': 'controls', 'tempered': 'controls', 'attention_temperature': 'controls',
+    'size_scale': 'controls', 'set_position_scale': 'controls', 'get_position_scale': 'controls',
     'parse_trainable': 'controls', 'set_trainable': 'controls',
     'croco_names': 'released', 'literal_kwargs': 'released', 'CrocoFile': 'released',
     'read_croco': 'released', 'croco_arguments': 'released', 'to_croco': 'released',

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['attention_kinds', 'attention_layers', 'layer_tau', 'set_layer_tau', 'watch',
-           'FusedCall', 'watch_calls', 'Seen', 'capture', 'knows_layers', 'set_temperature',
-           'get_temperature', 'fold_temperature', 'tempered', 'size_scale', 'set_position_scale',
-           'get_position_scale', 'parse_trainable', 'set_trainable']
+           'FusedCall', 'watch_calls', 'fold_mask', 'Seen', 'capture', 'knows_layers',
+           'set_temperature', 'get_temperature', 'fold_temperature', 'tempered',
+           'attention_temperature', 'size_scale', 'set_position_scale', 'get_position_scale',
+           'parse_trainable', 'set_trainable']
 
 # %% ../../nbs/models/07_controls.ipynb #2dcefc89
 from collections.abc import Callable, Iterator, Sequence
@@ -108,26 +109,31 @@ class _Fused(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func is not F.scaled_dot_product_attention: return func(*args, **kwargs)
-        q,*rest = args
+        return self.call(func, *args, **kwargs)
+
+    def call(self, func, query, key, value, attn_mask=None, dropout_p=0., is_causal=False, **rest):
+        options = dict(attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, **rest)
         for see in self.layer.__dict__.get('_watchers', ()):
-            see(*_plain(type(self.layer).__name__, q, *rest, **kwargs))
-        tau = self.layer.tau
-        q = q*(tau.to(q).reshape(-1,1,1) if isinstance(tau, Tensor) else tau)
-        return func(q, *rest, **kwargs)
+            see(*_plain(type(self.layer).__name__, query, key, value, **options))
+        query,attn_mask = _heated(query, attn_mask, self.layer.tau)
+        return func(query, key, value, **options | dict(attn_mask=attn_mask))
+
+def _heated(q, mask, tau):
+    "Queries and mask of a call whose logits are multiplied by `tau`"
+    if not isinstance(tau, Tensor) and tau==1: return q,mask
+    tau = torch.as_tensor(tau).to(q).reshape(-1,1,1)
+    added = mask is not None and mask.dtype!=torch.bool # a part of the logits
+    return q*tau,mask*tau.to(mask) if added else mask
 
 # %% ../../nbs/models/07_controls.ipynb #e01664f7
 def _plain(name, q, k, v, attn_mask=None, dropout_p=0., is_causal=False, scale=None, **_):
     "q and k such that the logits are q.k/sqrt(D)"
-    if is_causal or not _hides_nothing(attn_mask):
-        raise ValueError(f'{name} masks its attention or adds to it; probes see only q and k')
     factor = 1. if scale is None else scale*q.shape[-1]**.5
     q = q.detach() if abs(factor-1)<1e-6 else q.detach()*factor
-    return q,k.detach()
-
-def _hides_nothing(mask):
-    "Whether a mask of fused attention leaves every logit as it is"
-    if mask is None: return True
-    return bool(mask.all()) if mask.dtype==torch.bool else not mask.any()
+    k = k.detach()
+    if k.shape[1]!=q.shape[1]: k = k.repeat_interleave(q.shape[1]//k.shape[1], 1)
+    if is_causal: attn_mask = _causal_mask(name, q, k)
+    return (q,k) if attn_mask is None else fold_mask(q, k, attn_mask.detach(), name)
 
 @lru_cache(None)
 def _tempered(kind): return type(kind.__name__, (_Tempered,kind), dict(plain=kind))
@@ -192,8 +198,8 @@ class FusedCall:
     options:dict   # Other arguments of the call
 
     def plain(self)->tuple[Tensor,Tensor]: # (B,heads,N,D) and (B,heads,M,D)
-        "Queries and keys whose logits are q.k/sqrt(D); an error if a mask or a bias is added"
-        if self.q.ndim!=4 or self.k.shape[1]!=self.q.shape[1]:
+        "Queries and keys whose logits are q.k/sqrt(D); with a mask they have more channels"
+        if self.q.ndim!=4 or self.q.shape[1]%self.k.shape[1]:
             raise ValueError(f'{self.name} attends with queries {tuple(self.q.shape)} and keys '
                              f'{tuple(self.k.shape)}; both must be (B,heads,tokens,D)')
         return _plain(self.name, self.q, self.k, self.v, **self.options)
@@ -203,12 +209,15 @@ class FusedCall:
         at:Tensor|None=None,   # Tokens (n,) that attend to one another; none = all
     )->Tensor: # (B,heads,N,D), 0 for other tokens
         "The result of the call"
-        q = self.q
-        if isinstance(tau, Tensor) or tau!=1: q = q*torch.as_tensor(tau).to(q).reshape(-1,1,1)
-        if at is None: return self.func(q, self.k, self.v, **self.options)
-        self.plain() # refuses a mask
+        q,mask = _heated(self.q, self.options.get('attn_mask'), tau)
+        options = self.options | dict(attn_mask=mask)
+        if at is None: return self.func(q, self.k, self.v, **options)
+        if options.get('is_causal'): mask = at[:,None]>=at
+        elif mask is not None:
+            if mask.shape[-2]>1: mask = mask[...,at,:]
+            if mask.shape[-1]>1: mask = mask[...,at]
+        options |= dict(attn_mask=mask, is_causal=False)
         out = torch.zeros_like(q[...,:1]).repeat(1, 1, 1, self.v.shape[-1])
-        options = self.options | dict(attn_mask=None)
         out[:,:,at] = self.func(q[:,:,at], self.k[:,:,at], self.v[:,:,at], **options)
         return out
 
@@ -259,6 +268,101 @@ def watch_calls(
                 setattr(owner, switch, on)
                 undo.callback(setattr, owner, switch, before)
         yield undo.enter_context(_Calls(attend, stack))
+
+# %% ../../nbs/models/07_controls.ipynb #df523853
+def fold_mask(
+    q:Tensor,      # Queries (B,heads,N,D)
+    k:Tensor,      # Keys (B,heads,M,D)
+    mask:Tensor,   # Broadcastable to (B,heads,N,M): true where a key is seen, or added to logits
+    name:str='the layer', # For the error
+)->tuple[Tensor,Tensor]: # (B,heads,N,D') and (B,heads,M,D') with logits q.k/sqrt(D'), float32
+    "Queries and keys with more channels, whose logits contain a mask"
+    B,H,N,D = q.shape
+    keys = k.shape[2]
+    mask = mask.reshape(*[1]*(4-mask.ndim), *mask.shape).expand(-1, -1, N, keys)
+    forms = _same_in_all_rows,_of_row_and_column,_of_few_rows,_of_few_tokens
+    found = next((o for o in (form(mask) for form in forms) if o is not None), None)
+    if found is None:
+        raise ValueError(f'{name} masks its attention or adds to it, in a way that needs {N} x '
+                         f'{keys} numbers per head; it can be shown for up to 1024 tokens: give a smaller '
+                         'image')
+    of_q,of_k = (o.expand(B, H, -1, -1) for o in found)
+    wide = D+of_q.shape[-1]
+    if wide==D: return q,k # nothing is added
+    q = torch.cat([q.float()*(wide/D)**.5,of_q*wide**.5], -1)
+    return q,torch.cat([k.float(),of_k], -1)
+
+# %% ../../nbs/models/07_controls.ipynb #fdc711eb
+def _rows_of(mask, at):
+    "Some rows of a mask as numbers to add (B or 1,heads or 1,n,M), the largest of each row 0"
+    rows = mask[:,:,at]
+    if rows.dtype==torch.bool: rows = torch.where(rows, 0., -1e9)
+    rows = rows.float().clamp_min(-1e9)
+    return rows-rows.amax(-1, keepdim=True)
+
+def _blocks_of(mask):
+    "Slices of rows, about a million numbers each"
+    step = max(1, 2**20//(mask.shape[0]*mask.shape[1]*mask.shape[3]))
+    return [slice(i, i+step) for i in range(0, mask.shape[2], step)]
+
+def _same_in_all_rows(mask):
+    first = _rows_of(mask, slice(0, 1))
+    for at in _blocks_of(mask):
+        if not torch.allclose(_rows_of(mask, at), first, rtol=0, atol=1e-6): return None
+    if not first.any(): return first[...,:0],first[...,:0].mT # nothing is added
+    return torch.ones_like(mask[...,:1], dtype=torch.float32),first.mT
+
+# %% ../../nbs/models/07_controls.ipynb #7236f687
+def _of_few_rows(mask, most=256):
+    odd = []
+    for at in _blocks_of(mask):
+        some = (_rows_of(mask, at).abs()>1e-6).any(-1).flatten(0, 1).any(0)
+        odd += (some.nonzero()[:,0]+at.start).tolist()
+        if len(odd)>most: return None
+    of_q = torch.zeros(mask.shape[2], len(odd), device=mask.device)
+    of_q[odd,range(len(odd))] = 1.
+    return of_q[None,None],_rows_of(mask, odd).mT
+
+def _of_few_tokens(mask, most=1024):
+    if mask[0,0].numel()>most**2: return None
+    each = torch.eye(mask.shape[3], device=mask.device)[None,None]
+    return _rows_of(mask, slice(None)),each
+
+def _causal_mask(name, q, k, most=1024):
+    size = q.shape[2],k.shape[2]
+    if size[0]*size[1]>most**2:
+        raise ValueError(f'{name} is causal among {size[0]} tokens, and every row has a mask of '
+                         f'its own; it can be shown for up to {most}: give a smaller image')
+    return torch.ones(size, dtype=torch.bool, device=q.device).tril()
+
+# %% ../../nbs/models/07_controls.ipynb #c88af79c
+def _of_row_and_column(mask):
+    N,keys = mask.shape[2:]
+    some = _rows_of(mask, [0,N//2,N-1])
+    fits = [W for W in range(2, keys//2+1) if keys%W==0 and _split(some, W) is not None]
+    for W in fits:
+        parts = []
+        for at in _blocks_of(mask):
+            part = _split(_rows_of(mask, at), W)
+            if part is None: break
+            parts.append(part)
+        else: return torch.cat(parts, 2),_places(keys, W, mask.device)
+    return None
+
+def _split(rows, W):
+    "Numbers per row and column of the keys (...,H+W) whose sums are `rows`; none if there are none"
+    grid = rows.unflatten(-1, (-1,W))
+    up = grid[...,0]
+    across = grid[...,0,:]-grid[...,0,:1]
+    far = (up[...,None]+across[...,None,:]-grid).abs().max()
+    return torch.cat([up,across], -1) if far<=2e-6*max(1., grid.abs().max().item()) else None
+
+def _places(keys, W, device):
+    "Row and column of each key as zeros and ones (1,1,keys,H+W)"
+    at = torch.arange(keys, device=device)
+    y = F.one_hot(at//W, keys//W)
+    x = F.one_hot(at%W, W)
+    return torch.cat([y,x], 1).float()[None,None]
 
 # %% ../../nbs/models/07_controls.ipynb #eb8ec4f3
 class Seen(NamedTuple):
@@ -410,6 +514,9 @@ def _query_weights(layer, name, tau):
         if getattr(norm, 'weight', None) is None:
             raise ValueError(f'{name} normalises its queries without weights')
         return [(w,len(w)) for w in (norm.weight,getattr(norm, 'bias', None)) if w is not None]
+    if any(getattr(layer, o, None) is not None for o in ('rel_pos','relative_position_bias_table')):
+        raise ValueError(f'{name} adds relative positions to its logits, which weights of queries '
+                         'do not contain; keep its temperature')
     for made in ('projq','q_proj','qkv'):
         lin = getattr(layer, made, None)
         if lin is None: continue
@@ -429,6 +536,24 @@ def tempered(
     before = set_temperature(model, taus)
     try: yield model
     finally: set_temperature(model, before)
+
+# %% ../../nbs/models/07_controls.ipynb #c92ee663
+@contextmanager
+def attention_temperature(
+    model:nn.Module,         # Any model that calls fused attention
+    tau:float|Tensor|dict,   # Multiplier of the logits, one per head, or either by layer name
+)->Iterator[nn.Module]:
+    "Context in which the attention logits of any model are multiplied by `tau`"
+    every = tau if isinstance(tau, dict) else {}
+    for t in every.values() if isinstance(tau, dict) else [tau]: _check_tau(t)
+    used = set()
+    def attend(call):
+        used.add(call.name)
+        t = every.get(call.name, 1.) if isinstance(tau, dict) else tau
+        return call.run(torch.tensor(t) if isinstance(t, (list,tuple)) else t)
+    with watch_calls(model, attend): yield model
+    if used and every.keys()-used:
+        raise unknown_name('layer', min(every.keys()-used), used)
 
 # %% ../../nbs/models/07_controls.ipynb #82a279f1
 def size_scale(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 import torch, torch.nn.functional as F, torch.nn as nn
 from torch import Tensor
-from ..machine import patch
+from ..machine import check_sizes, patch
 from ..windows.layout import Windows, crop_windows, window_mask
 from ..windows.tokens import unpatchify
 from ..windows.canvas import cell_places, correlate, lookup, neighbours, paste_windows
@@ -52,6 +52,7 @@ class LinearHead(Head):
         patch_size:int=16, # Pixels per token side P
     ):
         super().__init__()
+        check_sizes(dim=dim, num_outputs=num_outputs, patch_size=patch_size)
         self.patch_size = patch_size
         self.proj = nn.Linear(dim, num_outputs*patch_size**2)
 
@@ -70,6 +71,7 @@ class ProbeHead(Head):
         patch_size:int=16, # Pixels per token side P
     ):
         super().__init__()
+        check_sizes(dim=dim, num_outputs=num_outputs, patch_size=patch_size)
         self.patch_size = patch_size
         self.norm = nn.BatchNorm2d(dim)
         self.conv = nn.Conv2d(dim, num_outputs, 1)
@@ -89,6 +91,7 @@ class ConvNeXtBlock(nn.Module):
         dim:int, # Channels C
     ):
         super().__init__()
+        check_sizes(dim=dim)
         self.dwconv = nn.Conv2d(dim, dim, 7, padding=3, groups=dim)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.pwconv1 = nn.Linear(dim, 4*dim)
@@ -113,6 +116,9 @@ class ConvNeXtHead(Head):
         stride:int=4,      # Pixels per cell side
     ):
         super().__init__()
+        check_sizes(dim=dim, num_outputs=num_outputs, patch_size=patch_size)
+        check_sizes(hidden=hidden, stride=stride)
+        check_sizes(0, depth=depth)
         if patch_size%stride:
             raise ValueError(f'patch_size {patch_size} is not divisible by stride {stride}; take '
                              f'one that divides it')
@@ -151,6 +157,8 @@ class UpsampleHead(Head):
         stride:int=4,            # Pixels per cell side
     ):
         super().__init__()
+        check_sizes(dims=dims, num_outputs=num_outputs, patch_size=patch_size)
+        check_sizes(cell_dim=cell_dim, hidden=hidden, depth=depth, stride=stride)
         if patch_size%stride:
             raise ValueError(f'patch_size {patch_size} is not divisible by stride {stride}; take '
                              f'one that divides it')
@@ -184,6 +192,7 @@ class ResidualConvUnit(nn.Module):
         dim:int, # Channels
     ):
         super().__init__()
+        check_sizes(dim=dim)
         self.conv1 = nn.Conv2d(dim, dim, 3, padding=1)
         self.conv2 = nn.Conv2d(dim, dim, 3, padding=1)
 
@@ -224,6 +233,9 @@ class DPTHead(Head):
         positive:bool=False, # Values below 0 become 0
     ):
         super().__init__()
+        check_sizes(dims=dims, num_outputs=num_outputs, patch_size=patch_size)
+        check_sizes(layer_dims=layer_dims, last_dim=last_dim)
+        check_sizes(2, feature_dim=feature_dim)
         dims = [dims]*4 if isinstance(dims, int) else list(dims)
         if len(dims)!=4 or len(layer_dims)!=4:
             raise ValueError(f'DPT takes four layers: dims {dims}, layer_dims {layer_dims}')
@@ -289,6 +301,7 @@ class DecoupledDPTHead(Head):
         **dpt,                  # Other arguments of `DPTHead`
     ):
         super().__init__()
+        check_sizes(dims=dims, num_outputs=num_outputs, patch_size=patch_size)
         dims = [dims]*4 if isinstance(dims, int) else list(dims)
         self.patch_size = patch_size
         self.num_outputs = num_outputs
@@ -316,6 +329,8 @@ class ConvStem(nn.Module):
         in_chans:int=3, # Channels of the image
     ):
         super().__init__()
+        check_sizes(2, fine=fine)
+        check_sizes(coarse=coarse, in_chans=in_chans)
         self.conv1 = _conv(in_chans, fine//2, 7, 2)
         self.conv2 = _conv(fine//2, fine, stride=2)
         self.conv3 = _conv(fine, fine)
@@ -336,6 +351,7 @@ class FlowUpdate(nn.Module):
         state:int,  # Channels of its memory
     ):
         super().__init__()
+        check_sizes(inputs=inputs, state=state)
         self.enter = _conv(inputs, state, 1)
         self.mix1 = _conv(2*state, state)
         self.mix2 = _conv(state, state)
@@ -385,6 +401,8 @@ class MatchingHead(nn.Module):
         in_chans:int=3,       # Channels of the images
     ):
         super().__init__()
+        check_sizes(dim=dim, patch_size=patch_size, match_dim=match_dim, state=state,
+                    fine_dim=fine_dim, fine_state=fine_state, iterations=iterations)
         if patch_size%8:
             raise ValueError(f'patch_size {patch_size} is not divisible by 8, the cells of the '
                              f'match; take 8 or 16')

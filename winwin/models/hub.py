@@ -16,7 +16,8 @@ import torch, torch.nn as nn
 from huggingface_hub import ModelCard, ModelHubMixin, hf_hub_download
 from torch import Tensor
 from .. import __version__
-from ..machine import patch, read_folder, read_json, read_tensors, without_nan, write_tensors
+from ..machine import patch, read_folder, read_json, read_tensors, temporary_path, without_nan
+from ..machine import write_tensors
 from .layers import plain_state
 from .vit import Decoder, ViT
 from .loading import fill_model
@@ -129,6 +130,7 @@ def _read_config(path):
     return config
 
 
+
 # %% ../../nbs/models/09_hub.ipynb #717657b9
 def check_arguments(
     name:str,      # Name for `create_model`
@@ -157,7 +159,7 @@ def _known_arguments(name, within):
                                                MatchingHead,UpsampleHead]).get(within, [ViT])
     words = () if within else ('head','head_args','num_classes','num_outputs','flow_scale','scaled',
                                'mean','std','decoder','relative','tied','quiet','checkpointing',
-                               'hooks','norm_all')
+                               'hooks','norm_all','antialias')
     if ':' in name and not within:
         from timm.models.eva import Eva
         from timm.models.vision_transformer import VisionTransformer
@@ -238,10 +240,9 @@ def save_model(
     folder = Path(folder)
     readme = folder/'README.md'
     whole = HubModel(model, metrics, extra)
-    part = folder/f'.part.{os.getpid()}'
+    part = temporary_path(folder/'model')
     names = ['model.safetensors','config.json']
     if not readme.exists() or _mark.encode() in readme.read_bytes(): names.append('README.md')
-    for left in folder.glob('.part.*'): shutil.rmtree(left, ignore_errors=True) # a crash's
     try:
         whole.save_pretrained(part)
         for name in names: os.replace(part/name, folder/name)

@@ -10,7 +10,7 @@ __all__ = ['attend', 'Attention', 'rotate_back', 'gelu', 'Mlp', 'Block', 'to_til
 # %% ../../nbs/models/01_layers.ipynb #f47645d6
 import torch, torch.nn.functional as F, torch.nn as nn
 from torch import Tensor
-from ..machine import patch
+from ..machine import check_positive, check_sizes, patch
 from ..windows.layout import Windows
 from .positions import rope_table, rotate_pairs
 
@@ -32,7 +32,9 @@ class _RotaryAttention(nn.Module):
     "Settings and last step of multi-head attention; subclasses make `heads` and own `proj`"
     def __init__(self, dim, num_heads, rope_base, rope_scale, relative):
         super().__init__()
-        if num_heads<1 or dim%num_heads:
+        check_sizes(dim=dim, num_heads=num_heads)
+        check_positive(rope_base=rope_base, rope_scale=rope_scale)
+        if dim%num_heads:
             raise ValueError(f'dim {dim} is not divisible by num_heads {num_heads}')
         self.num_heads = num_heads
         self.head_dim = dim//num_heads
@@ -112,6 +114,7 @@ class Mlp(nn.Module):
         hidden:int,  # Channels between
     ):
         super().__init__()
+        check_sizes(dim=dim, hidden=hidden)
         self.fc1 = nn.Linear(dim, hidden)
         self.fc2 = nn.Linear(hidden, dim)
 

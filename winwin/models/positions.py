@@ -19,12 +19,13 @@ def rope_table(
     scale:float=1.,     # Multiplies all positions; 224/512 treats 512 px as if they were 224
 )->Tensor: # (B,N,D/2,2): cos and sin per channel pair, first y then x, float32
     "Cosines and sines for every token and channel pair"
-    if head_dim%4:
+    if head_dim<4 or head_dim%4:
         raise ValueError(f'head_dim {head_dim} is not divisible by 4: y and x each need pairs of '
                          'channels; choose dim/num_heads from 4, 8, ... 32, 64')
     if pos.shape[-1]!=2:
         raise ValueError(f'positions have shape {tuple(pos.shape)}; give (B,N,2) with y and x, as '
                          'Windows.positions() returns them')
+    if base<=0: raise ValueError(f'base {base} must be above 0; 100 is usual')
     n = head_dim//4
     freq = scale * base**(-torch.arange(n, device=pos.device, dtype=torch.float32)/n)
     angle = (pos.float()[...,None]*freq).flatten(-2) # (B,N,2*n)
@@ -99,9 +100,10 @@ def sincos_pos(
                           for one,own in zip(pos, grid)])
     if trained is not None and tuple(trained)!=tuple(grid):
         return _resized(pos, dim, base, grid, trained)
-    if dim%4:
+    if dim<4 or dim%4:
         raise ValueError(f'dim {dim} is not divisible by 4: y and x each need sines and cosines; '
                          f'take a multiple of 4')
+    if base<=0: raise ValueError(f'base {base} must be above 0; 10000 is usual')
     n = dim//4
     freq = base**(-torch.arange(n, device=pos.device, dtype=torch.float32)/n)
     angle = pos.flip(-1).float()[...,None]*freq # (B,N,2,n)
@@ -122,4 +124,7 @@ def trained_grid(
     known = re.fullmatch(r'rope|sincos(?::(\d+)x(\d+))?', pos)
     if not known:
         raise ValueError(f"pos {pos!r} is unknown; use 'rope' or 'sincos', or 'sincos:14x14'")
-    return (int(known[1]),int(known[2])) if known[1] else None
+    if not known[1]: return None
+    grid = int(known[1]),int(known[2])
+    if 0 in grid: raise ValueError(f"pos {pos!r} names a grid without tokens; use 'sincos:14x14'")
+    return grid

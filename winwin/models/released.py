@@ -403,7 +403,7 @@ def _depth_anything_arguments(named, where):
                 last_dim=shape('head.head.2.weight')[0], exact=True, positive=True)
     return dict(embed_dim=dim, depth=depth, num_heads=max(1, dim//64), patch_size=patch,
                 img_size=side*patch, mlp_ratio=shape(front+'blocks.0.mlp.fc1.weight')[0]/dim,
-                norm_all=True, head='dpt', head_args=head)
+                norm_all=True, antialias=False, head='dpt', head_args=head)
 
 # %% ../../nbs/models/08_released.ipynb #73d78fc3
 def _v2_hooks(depth): return [4,11,17,23] if depth==24 else dpt_hooks(depth)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch, torch.nn as nn
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from ..machine import patch, unknown_name
+from ..machine import check_positive, check_sizes, patch, unknown_name
 from ..windows.layout import Windows
 from ..windows.tokens import PatchEmbed, check_windows
 from .positions import rope_table, sincos_pos, trained_grid
@@ -104,6 +104,8 @@ class ViT(Encoder):
         checkpointing:bool=False,       # Recompute activations in the backward pass
     ):
         super().__init__()
+        check_sizes(patch_size=patch_size, in_chans=in_chans)
+        check_positive(mlp_ratio=mlp_ratio)
         _check_vit(dim, depth, num_heads, pos, local_window, global_blocks)
         self.dim = dim
         self.depth = depth
@@ -147,13 +149,11 @@ def forward_intermediates(self:ViT,
                       checkpointing=self.checkpointing)
 
 # %% ../../nbs/models/02_vit.ipynb #98841c08
-def _check_vit(dim, depth, num_heads, pos, local_window, global_blocks):
+def _check_vit(dim, depth, num_heads, pos, local_window=None, global_blocks=()):
     "Refuse sizes that the forward pass could not use"
-    if depth<1 or num_heads<1:
-        raise ValueError(f'depth {depth} and num_heads {num_heads} must be at least 1')
+    check_sizes(dim=dim, depth=depth, num_heads=num_heads)
     if dim%num_heads: raise ValueError(f'dim {dim} is not divisible by num_heads {num_heads}')
-    if local_window is not None and local_window<1:
-        raise ValueError(f'local_window {local_window} must be at least 1')
+    if local_window is not None: check_sizes(local_window=local_window)
     trained_grid(pos)
     if bad := [i for i in global_blocks if not 0<=i<depth]:
         raise ValueError(f'global_blocks {bad} do not exist: there are {depth} blocks, numbered '
@@ -214,6 +214,9 @@ class Decoder(nn.Module):
         checkpointing:bool=False, # Recompute activations in the backward pass
     ):
         super().__init__()
+        check_sizes(enc_dim=enc_dim)
+        check_positive(mlp_ratio=mlp_ratio)
+        _check_vit(dim, depth, num_heads, pos)
         self.dim = dim
         self.depth = depth
         self.num_heads = num_heads

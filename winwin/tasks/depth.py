@@ -212,6 +212,17 @@ class DepthTask(Task):
 
     def describe(self)->dict: return dict(task=self.name, max_depth=self.max_depth)
 
+# %% ../../nbs/tasks/02_depth.ipynb #f87d067f
+@patch
+def known_pixels(self:DepthTask, batch:dict[str,Tensor])->Tensor: # (B,H,W)
+    t = batch['depth']
+    return t.isfinite() & (t>0) & (t<=(self.max_depth or math.inf))
+
+@patch
+def target_rule(self:DepthTask)->str:
+    far = '' if self.max_depth is None else f' and at most max_depth, {self.max_depth:g}'
+    return f'depth is in metres, finite, above 0{far}'
+
 # %% ../../nbs/tasks/02_depth.ipynb #f66854ca
 @patch
 def target_values(self:DepthTask, item:dict)->dict[str,Tensor]:

@@ -103,6 +103,15 @@ def motions(self:PairTask)->int: # 2 for flow
     "Channels before those of the certainty"
     return min(self.channels.values())
 
+@patch
+def known_pixels(self:PairTask, batch:dict[str,Tensor])->Tensor: # (B,H,W)
+    known = batch[self.target].isfinite()
+    return batch['valid'] & (known.all(1) if known.ndim==4 else known)
+
+@patch
+def target_rule(self:PairTask)->str:
+    return f'{self.target} is finite, in pixels, and known where `valid` is true'
+
 # %% ../../nbs/tasks/04_flow.ipynb #97013f50
 @patch
 def draw_windows(self:PairTask, batch:dict[str,Tensor], scheme:Scheme, patch:int,

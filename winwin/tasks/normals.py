@@ -92,6 +92,9 @@ class NormalsTask(Task):
     def metrics(self)->AngleMetrics: return AngleMetrics()
     def window_loss(self, maps:list[Tensor], target:Tensor, windows:Windows, patch:int)->Tensor:
         return normals_loss(maps, target, windows, patch, self.kind)
+    def known_pixels(self, batch:dict[str,Tensor])->Tensor: # (B,H,W)
+        return batch['normals'].square().sum(1)>.25
+    def target_rule(self)->str: return 'a normal has length 1, and 0 means that there is none'
     def decode(self, maps:Tensor)->dict[str,Tensor]: # 'normals' (B,3,h,w)
         return dict(normals=F.normalize(maps.float(), dim=1))
     def limit(self, values:dict[str,Tensor])->None: return None

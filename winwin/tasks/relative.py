@@ -14,7 +14,7 @@ from torch import Tensor
 from ..machine import patch
 from ..windows.layout import Windows
 from .task import Task, mark_wrong, shade, window_pairs
-from .depth import DepthMetrics
+from .depth import DepthMetrics, DepthTask
 
 # %% ../../nbs/tasks/07_relative.ipynb #8d01831c
 def _aligned(values, masks):
@@ -108,6 +108,8 @@ class RelativeTask(Task):
     def window_loss(self, maps:list[Tensor], target:Tensor, windows:Windows, patch:int)->Tensor:
         valid = None if self.max_depth is None else target<=self.max_depth
         return relative_loss(maps, target, windows, patch, self.alpha, valid)
+    known_pixels = DepthTask.known_pixels # the targets are the same
+    target_rule = DepthTask.target_rule
     def decode(self, maps:Tensor)->dict[str,Tensor]: # 'inverse' (B,h,w), without a unit
         return dict(inverse=maps[:,0].float())
     def target_values(self, item:dict)->dict[str,Tensor]:

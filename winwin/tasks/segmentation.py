@@ -17,9 +17,11 @@ from torchvision.transforms.functional import Image
 from ..machine import patch, patch_property, replace_file, unknown_name
 from ..windows.layout import Windows
 from ..windows.schemes import Scheme
+from ..windows.lazy import glimpse, read_maps
 from ..data.augment import MapKind
 from ..data.images import read_labels
 from ..data.pictures import class_palette
+from ..data.items import steady_item
 from ..worlds.datasets import DrivingWorld, color_labels
 from .task import Metrics, Task, WRONG, mark_wrong, score_text, window_pairs
 
@@ -275,6 +277,16 @@ class SegTask(Task):
         known = {k: getattr(data, k, None) for k in ('classes','palette','ignore')}
         return {k: v for k,v in known.items() if v is not None}
 
+# %% ../../nbs/tasks/01_segmentation.ipynb #1dbf2f49
+@patch
+def known_pixels(self:SegTask, batch:dict[str,Tensor])->Tensor: # (B,H,W)
+    return batch['labels']!=self.ignore
+
+@patch
+def target_rule(self:SegTask)->str:
+    return (f'a label is a class from 0 to {len(self.classes)-1}; {self.ignore} means that there '
+            f'is none')
+
 # %% ../../nbs/tasks/01_segmentation.ipynb #bcab89f3
 def _class_fields(cls, known:dict, n:int|None)->dict:
     "Class names and colours for a head of `n` outputs"
@@ -386,7 +398,7 @@ def class_weights(
     n = len(data)
     counts = torch.zeros(256, dtype=torch.float64, device='cpu')
     for i in sorted({i*n//min(n, limit) for i in range(min(n, limit))}):
-        labels = data[i]['labels'].flatten().long().cpu()
+        labels = glimpse(steady_item(data, i)['labels']).flatten().long().cpu()
         counts += torch.bincount(labels, minlength=256).double()
     counts[ignore] = 0
     share = counts[:num_classes]
@@ -438,13 +450,15 @@ def richest_windows(
 def draw_windows(self:SegTask, batch:dict[str,Tensor], scheme:Scheme, patch:int,
                  generator:torch.Generator|None=None)->dict:
     "Draw windows for a batch, the best of `layouts` layouts"
-    _check_labels(batch['labels'], len(self.classes), self.ignore)
-    if self.layouts<2 or scheme.kind!='windows':
-        return Task.draw_windows(self, batch, scheme, patch, generator)
     labels = batch['labels']
+    choose = self.layouts>1 and scheme.kind=='windows'
+    if choose: labels = read_maps(labels) # of the whole image, even if it is lazy
+    if isinstance(labels, Tensor): _check_labels(labels, len(self.classes), self.ignore)
+    if not choose: return Task.draw_windows(self, batch, scheme, patch, generator)
     grid = labels.shape[-2]//patch,labels.shape[-1]//patch
     drawn = [scheme.draw(grid, len(labels), generator) for _ in range(self.layouts)]
     weights = self.weight or [1.]*len(self.classes)
     table = torch.tensor([*weights,*[0.]*(256-len(weights))], device=labels.device) # by label
     table[self.ignore] = 0
-    return batch | dict(windows=richest_windows(drawn, table[labels.long()], patch))
+    windows = richest_windows(drawn, table[labels.long()], patch)
+    return batch | dict(labels=labels, windows=windows)

@@ -19,11 +19,12 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm.auto import tqdm
 from ..machine import evaluating, ignore_stop_signals, in_float64, patch, read_array
 from ..machine import replace_file
-from ..windows.layout import Windows, as_packed, crop_windows, pack_windows, rgb_picture
+from ..windows.layout import Windows, as_packed, crop_windows, rgb_picture
 from ..windows.layout import stack_windows
 from ..windows.sampling import random_sizes
 from ..windows.schemes import Scheme
 from ..windows.tokens import pad_to_patches, unpad
+from ..windows.lazy import pack_maps, read_maps, stack_maps
 from ..data.augment import MAP_KINDS, MapKind
 from ..data.items import Careful, as_item, first_checked, item_text, raise_errors
 
@@ -107,6 +108,17 @@ def fit_outputs(
                          f'model {n}; give the task that it was trained for')
     return task
 
+# %% ../../nbs/tasks/00_task.ipynb #dd304d71
+@patch
+def known_pixels(self:Task, batch:dict[str,Tensor])->Tensor: # Bool (B,...)
+    "Where a batch has a target, here every finite one"
+    return batch[self.target].isfinite()
+
+@patch
+def target_rule(self:Task)->str:
+    "What a target is, for messages about data without any"
+    return f'a target is a finite {self.target}'
+
 # %% ../../nbs/tasks/00_task.ipynb #e411408f
 @patch
 def draw_windows(self:Task,
@@ -136,9 +148,10 @@ def window_batch(self:Task,
         scheme = _one_layout(scheme, sizes, patch, generator)
     parts = []
     for group in groups:
-        batch = {k: torch.stack([o[k] for o in group]) for k in items[0]}
+        batch = {k: stack_maps([o[k] for o in group]) for k in items[0]}
         batch = self.draw_windows(batch, scheme, patch, generator)
-        parts.append(batch if self.whole else self.pack(batch, patch))
+        parts.append({k: read_maps(v) for k,v in batch.items()} if self.whole
+                     else self.pack(batch, patch))
     return parts[0] if len(parts)==1 else _join(parts, sizes)
 
 # %% ../../nbs/tasks/00_task.ipynb #15e8f2ac
@@ -148,9 +161,10 @@ def pack(self:Task, batch:dict, patch:int)->dict: # With maps (B,...,1,N*P*P)
     out = dict(batch)
     for k in self.keys:
         name = 'windows2' if k=='image2' else 'windows'
-        if batch[name].is_full: continue
-        out[k] = pack_windows(batch[k], batch[name], patch)
-        out[name] = as_packed(batch[name])
+        if batch[name].is_full: out[k] = read_maps(batch[k])
+        else:
+            out[k] = pack_maps(batch[k], batch[name], patch)
+            out[name] = as_packed(batch[name])
     return out
 
 # %% ../../nbs/tasks/00_task.ipynb #dc5e4c2c

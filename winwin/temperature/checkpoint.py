@@ -21,6 +21,7 @@ from ..models.controls import set_temperature
 from ..models.hub import load_model, restore_temperatures, save_model, temperature_dict
 from ..tasks.task import Task
 from ..training.checkpoints import find_model
+from ..training.sources import MADE_DATA
 from ..training.recipes import Recipe, change, option_values, read_recipe, recipe_data
 from ..training.recipes import recipe_task
 from .theory import constant_tau, log_ratio
@@ -59,8 +60,9 @@ def open_run(
         raise ValueError(f'{checkpoint} does not say what it was trained on: it was not made by '
                          'winwin train; sweep_temperature, learn_temperature and '
                          'match_temperature take any model')
-    place = {} if root is None else dict(root=root)
-    recipe = change(read_recipe(extra['recipe']), **place)
+    recipe = read_recipe(extra['recipe'])
+    # made data has a cache, which a checkpoint from elsewhere may not place
+    if root is not None or recipe.data.name in MADE_DATA: recipe = change(recipe, root=root)
     if 'match' in option_values(recipe): recipe = change(recipe, match=0.)
     if recipe.train.task=='pretrain':
         raise ValueError(f'{checkpoint} was pretrained to fill in hidden tokens, which full images '

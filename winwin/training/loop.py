@@ -7,10 +7,10 @@ __all__ = ['TrainConfig', 'newer_version', 'read_config', 'make_optimizer', 'mak
            'TrainRun', 'train_step', 'TrainResult', 'fit', 'resume']
 
 # %% ../../nbs/training/03_loop.ipynb #b0fc6e96
-import copy, json, math, os, re, signal, sys, threading
+import copy, json, math, os, re, signal, sys, threading, warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,8 @@ from timm.scheduler import CosineLRScheduler
 from timm.utils import ModelEmaV3
 from torch.utils.data import Dataset
 from .. import __version__
-from ..machine import Roll, find_folder, hold_folder, patch, patch_property, write_folder
-from ..machine import write_tensors
+from ..machine import Roll, find_folder, hold_folder, patch, patch_property, plural
+from ..machine import write_folder, write_tensors
 from ..windows.layout import crop_windows
 from ..windows.schemes import parse_scheme
 from ..data.items import first_checked
@@ -146,10 +146,12 @@ class TrainRun:
         self.extra = extra or {}
         self.patch = model.patch_size
         self.accelerator = _accelerator(config)
+        _check_precision(self.accelerator)
         self.step = 0
         self.asked = lambda: None # returns the signal that asked to stop, or none
         self.stop = False         # whether it reached any process
         self.roll = None          # list of the processes, if there are several
+        self.blank = 0     # steps so far without a target; none = there was one
         self.scores = None # of the last evaluation
         self.best = None   # of the best one
         self._prepare_data(data, transform)
@@ -248,17 +250,41 @@ def _accelerator(config):
     group = InitProcessGroupKwargs(timeout=timedelta(seconds=config.timeout))
     return Accelerator(mixed_precision=precision, kwargs_handlers=[group])
 
+def _check_precision(acc):
+    "Warn if accelerate would compute in float32 without a word"
+    if acc.mixed_precision=='fp16' and acc.device.type=='cpu' and not acc.native_amp:
+        warnings.warn('precision fp16 is for GPUs: this run is on a CPU and computes in float32. '
+                      'Take bf16, or no', stacklevel=2)
+
 def _best_precision():
     "Precision that this machine is fast at; bf16 crashes on some CPUs, older GPUs only emulate it"
     if not torch.cuda.is_available(): return 'no'
     return 'bf16' if torch.cuda.is_bf16_supported(including_emulation=False) else 'fp16'
 
 # %% ../../nbs/training/03_loop.ipynb #752fc3a9
+def _text_of(obj, before=None):
+    "`repr` of an object; given an earlier one, without newer fields that have their defaults"
+    if isinstance(obj, dict) and before is not None:
+        inner = ', '.join(f'{k!r}: {_text_of(v, before)}' for k,v in obj.items())
+        return f'{{{inner}}}'
+    if not is_dataclass(obj) or before is None: return re.sub(' at 0x[0-9a-f]+', '', repr(obj))
+    shown = [f for f in fields(obj) if f.repr and not _is_new(f, obj, before)]
+    inner = ', '.join(f'{f.name}={_text_of(getattr(obj, f.name), before)}' for f in shown)
+    return f'{type(obj).__qualname__}({inner})'
+
+def _is_new(field, obj, before):
+    "Whether a field has its default and is not in the text `before`"
+    if re.search(rf'\b{field.name}=', before): return False
+    default = field.default
+    if field.default_factory is not MISSING: default = field.default_factory()
+    return repr(getattr(obj, field.name))==repr(default)
+
+# %% ../../nbs/training/03_loop.ipynb #53018e19
 @patch
 def _describe(self:TrainRun, data, transform)->dict:
     "Settings that must be the same when the run is resumed, as JSON"
     return dict(train=asdict(self.config), data=dict(kind=type(data).__name__, length=len(data)),
-                task=repr(self.task), transform=re.sub(' at 0x[0-9a-f]+', '', repr(transform)),
+                task=_text_of(self.task), transform=_text_of(transform),
                 model=getattr(self.raw, 'config', None),
                 processes=self.accelerator.num_processes)
 
@@ -331,6 +357,7 @@ def train_step(
     run.opt.zero_grad()
     run.at('loading data')
     batches = [next(source) for _ in range(cfg.accumulate)]
+    _look_for_targets(run, batches)
     run.at('training')
     losses = []
     for i,batch in enumerate(batches):
@@ -369,6 +396,24 @@ def _numbers(run, batches, losses, norm):
     if not math.isfinite(norm) and acc.scaler is None: # fp16 skips such steps by itself
         raise _not_finite(run, batches, own, norm)
     return sum(found)/len(found),norm
+
+# %% ../../nbs/training/03_loop.ipynb #e54ad68c
+def _look_for_targets(run, batches):
+    "Warn if no pixel has had a target so far, after ten steps or at the end"
+    if run.blank is None: return
+    if any(run.task.known_pixels(o).any() for o in batches):
+        run.blank = None
+        return
+    run.blank += 1
+    if run.blank<10 and run.step+1<run.config.steps: return
+    data = run.draws.data
+    root = f' in {data.root}' if hasattr(data, 'root') else ''
+    items = ', '.join(str(i) for o in batches for i in o['index'].tolist()[:8])
+    if run.accelerator.is_main_process:
+        warnings.warn(f'the first {plural(run.blank, "step")} had no target at all, so the model '
+                      f'learns nothing: {type(data).__name__}{root}, now items {items}, windows '
+                      f'{run.config.windows}; {run.task.target_rule()}', stacklevel=2)
+    run.blank = None
 
 # %% ../../nbs/training/03_loop.ipynb #0a601a0c
 def _not_finite(run, batches, losses, norm=0.):
@@ -429,6 +474,9 @@ def _score(run, valid, log):
         run.scores = evaluate(run.final, valid, run.task, workers=run.config.workers,
                               progress=not log.bar.disable)
     log.write(dict(step=run.step, eval=run.scores))
+    if math.isnan(run.scores.get(run.task.score, 0.)) and run.accelerator.is_main_process:
+        warnings.warn(f'the validation set has no score {run.task.score}: no target, as it seems; '
+                      f'{run.task.target_rule()}', stacklevel=2)
     if not run.task.better(run.scores, run.best): return
     run.best = run.scores
     if run.out is not None and run.accelerator.is_main_process:
@@ -553,7 +601,9 @@ def resume(
         processes = saved.setdefault('processes', 1)
         run = TrainRun(model, data, _shared(config, processes, out), task, transform, out, extra)
         run.settings |= dict(train=asdict(config), processes=processes) # as it began
-        if lines := config_differences(saved, run.settings):
+        texts = {k: _text_of(o, str(saved.get(k))) for k,o in dict(task=run.task,
+                                                                   transform=transform).items()}
+        if lines := config_differences(saved, run.settings | texts):
             raise ValueError('\n  '.join([f'{out} was trained differently:', *lines]) +
                              '\nUse the same settings, or another folder')
         try: run.restore(state)

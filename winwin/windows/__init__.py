@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .guidance import match_coverage, show_guidance, Guidance, guide_once
     from .canvas import refine_windows, paste_windows, cell_places, square_offsets, sample_at
     from .canvas import warp_window, lookup, correlate, neighbours
+    from .lazy import LazyMap, LazyBatch, stack_maps, read_maps, pack_maps, glimpse
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'Windows': 'layout', 'tokens_of': 'layout', 'brief': 'layout', 'as_size': 'layout',
@@ -34,6 +35,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'refine_windows': 'canvas', 'paste_windows': 'canvas', 'cell_places': 'canvas',
     'square_offsets': 'canvas', 'sample_at': 'canvas', 'warp_window': 'canvas', 'lookup': 'canvas',
     'correlate': 'canvas', 'neighbours': 'canvas',
+    'LazyMap': 'lazy', 'LazyBatch': 'lazy', 'stack_maps': 'lazy', 'read_maps': 'lazy',
+    'pack_maps': 'lazy', 'glimpse': 'lazy',
 }
 __all__ = [*_HOME]
 

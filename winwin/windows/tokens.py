@@ -9,6 +9,7 @@ __all__ = ['patch_view', 'patchify', 'unpatchify', 'pad_to_patches', 'unpad', 'g
 # %% ../../nbs/windows/03_tokens.ipynb #d24b5b95
 import torch, torch.nn.functional as F, torch.nn as nn
 from torch import Tensor
+from ..machine import check_sizes
 from .layout import Windows, crop_windows
 
 # %% ../../nbs/windows/03_tokens.ipynb #d0276742
@@ -125,6 +126,7 @@ class PatchEmbed(nn.Module):
         dim:int=768,       # Channels of a token
     ):
         super().__init__()
+        check_sizes(patch_size=patch_size, in_chans=in_chans, dim=dim)
         self.patch_size = patch_size
         self.in_chans = in_chans
         self.proj = nn.Conv2d(in_chans, dim, patch_size, patch_size)

@@ -80,6 +80,7 @@ def _forget(self:AttentionExplorer):
     self.curves = {}    # Recorded layer -> its `tau_curve`, the last four
     self.colors = {}    # View -> features as colours (3,H,W)
     self.missing = {}   # View -> why it has no result
+    self.waiting = []   # Views that are still to be computed
 
 @patch
 def move(self:AttentionExplorer):
@@ -105,7 +106,7 @@ def _make_controls(self:AttentionExplorer, layer, head, tau, windows):
              ('shares of class and registers','sinks')]
     self.layer = menu('layer', 'layer', [(m.labels[n],n) for n in names], name, 190)
     self.head = menu('head', 'head', self._heads(), -1 if head is None else head, 150)
-    self.query = menu('query', 'query', [('the clicked token',0)], 0, 220)
+    self.query = menu('query', 'query', [('the clicked token',0)], 0, 260)
     self.tau = self.keep('tau', ipywidgets.FloatSlider(tau, min=.5, max=2., step=.01,
         description='tau', readout_format='.2f', **_sized(330)))
     self.scope = menu('scope', 'tau is for', scopes, 'layer', 210)
@@ -269,10 +270,12 @@ def update(self:AttentionExplorer):
     self._follow_layer()
     self._follow_windows()
     self._follow_tau()
-    self.result = self._compute()
-    self._follow_prefix()
-    self._show_views()
-    yield # a newer request may come now
+    for result,waiting in self._compute():
+        self.result = result
+        self.waiting = waiting
+        if not waiting: self._follow_prefix()
+        self._show_views()
+        yield # a newer request may come now
     self._show_tiles()
 
 @patch
@@ -298,13 +301,16 @@ def _tokens(self:AttentionExplorer):
 def _follow_prefix(self:AttentionExplorer):
     "Offer the class and register tokens of the layer as queries"
     if self.show.value in _of_features: return
-    n = self.maps.look(self.layer.value, 'full').prefix
-    names = ['the clicked token','the class token',*(f'register {i+1}' for i in range(n-1))][:n+1]
+    layer = self.maps.look(self.layer.value, 'full')
+    n = layer.prefix
+    front = [f'object query {i+1}' for i in range(layer.joined)]
+    front += ['the class token',*(f'register {i+1}' for i in range(n-layer.joined-1))]
+    options = [('the clicked token',0),*((name,-1-i) for i,name in enumerate(front[:n]))]
     self.query.disabled = not n
     self.query.tooltip = '' if n else 'This model has no class or register tokens'
-    if len(names)==len(self.query.options): return
+    if options==list(self.query.options): return
     with self.hold_requests():
-        self.query.options = [(name,-i) for i,name in enumerate(names)]
+        self.query.options = options
         self.query.value = 0
 
 # %% ../../nbs/workbench/05_attention.ipynb #1b14cd9b
@@ -336,17 +342,28 @@ def _same(tau, other):
 # %% ../../nbs/workbench/05_attention.ipynb #5714afc8
 @patch
 def _compute(self:AttentionExplorer):
-    "View -> map (H,W) and numbers"
+    "Results, view -> map (H,W) and numbers, each with the views that still have to be computed"
     if not self.choice.tokens: raise ValueError('no token is chosen; click one')
     name = self.layer.value
     head = None if self.head.value<0 else self.head.value
-    tau = self.tau.value
     self.missing = {}
     self.colors = {}
-    if self.show.value=='row': return token_panels(self.maps, name, self._tokens(), tau, head)
-    if self.show.value in _of_features: return self._features(name)
-    return {view: self._all_tokens(view, name, t, head)
-            for view,t in dict(windows=1., full=1., tau=tau).items()}
+    if self.show.value in _of_features:
+        yield self._features(name),[]
+        return
+    out = {}
+    taus = dict(windows=1., full=1., tau=self.tau.value)
+    for i,(view,tau) in enumerate(taus.items()):
+        if self.show.value=='row':
+            out |= token_panels(self.maps, name, self._tokens(), tau, head, [view])
+        else: out[view] = self._all_tokens(view, name, tau, head)
+        rest = list(taus)[i+1:]
+        if any(not self._is_known(v, name) for v in rest[:1]) or not rest: yield dict(out),rest
+
+@patch
+def _is_known(self:AttentionExplorer, view, name):
+    "Whether a view needs no run of the model"
+    return (self.maps.view_key(view),name) in self.maps.kept
 
 # %% ../../nbs/workbench/05_attention.ipynb #33139073
 @patch
@@ -409,8 +426,8 @@ def _show_views(self:AttentionExplorer):
             else: self._show_image(canvas, frame)
             canvas.tokens = [] if frame or self.query.value else self.choice.tokens
             canvas.windows = [] if name in ('full','tau') else boxes[frame]
-            if name in _views: self._show_view(name, canvas, top)
-    self._show_difference()
+            if name in _views and name not in self.waiting: self._show_view(name, canvas, top)
+    if not self.waiting: self._show_difference()
     colours = 'one set of colours for the three maps: the same colour, the same features'
     self.scale.value = f'<div class="winwin-scale">{colours}</div>' if self.colors else \
         _scale_bar(self.canvas['full'].lut, top)
