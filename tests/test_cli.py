@@ -103,7 +103,7 @@ def test_a_run_begins_with_the_options_of_another(call, trained, tmp_path):
         assert was['train'].pop('steps')==2 and now['train'].pop('steps')==1 and was==now
 
 @pytest.mark.parametrize('options,hint', [(dict(window='2x5', step=3), ['did you mean windows','did you mean steps']),
-                                          (dict(steps='many'), ['--steps "many" is not int']), ([1], ['holds a list'])])
+                                          (dict(steps='many'), ['steps "many" is not int']), ([1], ['holds a list'])])
 def test_a_file_of_options_with_mistakes(call, tmp_path, options, hint):
     (tmp_path/'mine.json').write_text(json.dumps(options))
     code, _, err = call('train', 'driving-seg', '--config', tmp_path/'mine.json')

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 import numpy as np, torch
-from PIL import Image
+from torchvision.transforms.functional import Image
 from tqdm.auto import tqdm
 from ..machine import check_file, cpu_seconds, patch, read_json, replace_file, resident
 from ..machine import unknown_name, without_nan, write_text
@@ -54,12 +54,8 @@ def _start_trackers(run):
     path = None if run.out is None else run.out/'trackers.json'
     again = bool(run.step and path and path.exists())
     ids = read_json(path) if again else dict(wandb=uuid.uuid4().hex[:8])
-    title = {} if run.out is None else dict(name=run.out.resolve().name)
-    wandb = dict(id=ids['wandb'], resume='allow') | title
-    mlflow = dict(run_id=ids['mlflow']) if 'mlflow' in ids else {
-        f'run_{k}': v for k,v in title.items()}
-    acc.init_trackers(os.environ.get('WANDB_PROJECT', 'winwin'), init_kwargs=dict(
-        tensorboard=dict(purge_step=run.step+1), wandb=wandb, mlflow=mlflow))
+    acc.init_trackers(os.environ.get('WANDB_PROJECT', 'winwin'),
+                      init_kwargs=_tracker_settings(run, ids))
     if 'mlflow' in names: ids['mlflow'] = acc.get_tracker('mlflow', unwrap=True).info.run_id
     if path: write_text(path, json.dumps(ids) + '\n')
     for tracker in acc.trackers:
@@ -67,6 +63,14 @@ def _start_trackers(run):
         if not again and tracker.name!='tensorboard':
             tracker.store_init_configuration(_plain_settings(run))
     return True
+
+# %% ../../nbs/training/02_log.ipynb #318e8089
+def _tracker_settings(run, ids):
+    "How each tracker finds its run again, or begins one with the name of the folder"
+    title = None if run.out is None else run.out.resolve().name
+    mlflow = dict(run_id=ids['mlflow']) if 'mlflow' in ids else dict(run_name=title)
+    return dict(tensorboard=dict(purge_step=run.step+1), mlflow=mlflow,
+                wandb=dict(id=ids['wandb'], resume='allow', name=title))
 
 def _plain_settings(run):
     "The settings of a run as plain values by name"
@@ -97,10 +101,8 @@ class RunLog:
 
     def close(self):
         "Close the bar and the trackers"
-        self.bar.close()
-        if not self.tracked: return
-        # not `end_training`, which ends the process group too
-        for tracker in self.run.accelerator.trackers: tracker.finish()
+        self.bar.close() # and not `end_training`, which ends the process group too
+        for tracker in self.run.accelerator.trackers if self.tracked else (): tracker.finish()
 
 # %% ../../nbs/training/02_log.ipynb #eb8678cd
 def _cut_log(path, step):
@@ -179,19 +181,12 @@ class EvalPictures:
         self.rows = []
 
     def __call__(self, batch:dict, maps:torch.Tensor):
-        "Draw inputs, target and prediction of one image, if there are too few so far"
+        "Draw one image with its target and prediction, if there are too few so far"
         if len(self.rows)>=self.count: return
-        task = self.task
-        item = {k: v[0].cpu() for k,v in batch.items()}
-        try: values = {k: v[0].cpu() for k,v in task.decode(maps).items()}
+        try: pictures = _draw(self.task, {k: v[0].cpu() for k,v in batch.items()}, maps)
         except NotImplementedError: # a task of yours may have no pictures
             self.count = 0
-            return
-        truth = task.target_values(item)
-        limit = task.limit(truth)
-        pictures = [rgb_picture(item[k]) for k in task.inputs]
-        pictures += [task.paint(o, limit) for o in (truth,values)]
-        self.rows.append([_thumbnail(o, self.side) for o in pictures])
+        else: self.rows.append([_thumbnail(o, self.side) for o in pictures])
 
     def sheet(self)->np.ndarray|None: # (h,w,3) uint8; none without a picture
         "All rows below each other, on white"
@@ -202,6 +197,14 @@ class EvalPictures:
         return np.concatenate([_pad(o, len(o), wide) for o in lines])
 
 # %% ../../nbs/training/02_log.ipynb #5adbe443
+def _draw(task, item, maps):
+    "Pictures of an item: inputs, target and prediction `maps` (1,C,h,w), in one scale of colours"
+    values = {k: v[0].cpu() for k,v in task.decode(maps).items()}
+    truth = task.target_values(item)
+    limit = task.limit(truth)
+    return [rgb_picture(item[k]) for k in task.inputs] + [task.paint(o, limit)
+                                                          for o in (truth,values)]
+
 def _thumbnail(picture, side):
     "A picture (h,w,3) whose longer side is at most `side`, with a white border of 2 pixels"
     h,w = picture.shape[:2]

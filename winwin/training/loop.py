@@ -254,8 +254,8 @@ def _accelerator(config, out=None):
         AcceleratorState._reset_state() # accelerate keeps one precision per process
     group = InitProcessGroupKwargs(timeout=timedelta(seconds=config.timeout))
     places = ProjectConfiguration(logging_dir=None if out is None else str(out/'tensorboard'))
-    return Accelerator(mixed_precision=precision, kwargs_handlers=[group], log_with=list(config.trackers) or None,
-                       project_config=places)
+    return Accelerator(mixed_precision=precision, kwargs_handlers=[group], project_config=places,
+                       log_with=list(config.trackers) or None)
 
 def _check_precision(acc):
     "Warn if accelerate would compute in float32 without a word"
@@ -473,6 +473,7 @@ def _all_steps(run, valid, log):
             if last or run.stop or run.step%cfg.save_every==0: run.save()
             if run.stop and not last: raise KeyboardInterrupt(f'stopped after step {run.step}')
 
+# %% ../../nbs/training/03_loop.ipynb #bc89ad2f
 def _score(run, valid, log):
     "Evaluate, and keep the model if it is the best so far"
     run.at('evaluation')
