@@ -173,6 +173,7 @@ class CocoNotes:
         self.images = found['images']
         self.annotations = found['annotations']
 
+# %% ../../nbs/data/06_catalogue.ipynb #5b934627
 def read_coco(
     path:str|Path, # JSON in COCO's format
 )->CocoNotes:

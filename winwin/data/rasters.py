@@ -60,6 +60,7 @@ def _read_header(path):
         raise ValueError(f'{path} cannot be read as a TIFF ({path.stat().st_size} bytes): {error}; '
                          f'it is damaged or of another kind') from error
 
+# %% ../../nbs/data/08_rasters.ipynb #d5482354
 def _places(raster, page):
     "Offset and length of every block of a page (blocks,2); the file must hold them"
     if min(*raster.shape, *raster.block)<1:
@@ -106,6 +107,7 @@ def _check_layout(path, page, axes, shape):
                          f'decoded whole; store it in tiles of 256x256 or so')
     _check_codec(path, page)
 
+# %% ../../nbs/data/08_rasters.ipynb #26a2debf
 def _check_codec(path, page):
     "Raise for a compression that the installed packages cannot decode"
     from tifffile import TIFF
@@ -271,6 +273,7 @@ def class_values(
                          f'classes (--classes) or give --remap')
     return torch.from_numpy(x)
 
+# %% ../../nbs/data/08_rasters.ipynb #b07629e5
 def height_values(
     raster:RasterFile,     # File of one band
     scale:float|None,      # Metres per unit; none = 1
@@ -335,6 +338,7 @@ def _table(remap, ignore):
     for value,label in remap.items(): out[value] = label
     return out
 
+# %% ../../nbs/data/08_rasters.ipynb #054b61b2
 @patch
 def _check_pairs(self:RasterFolder):
     "Raise for targets of another size than their raster, or rasters with other bands"
@@ -404,6 +408,7 @@ def load(self:RasterFolder, i:int)->dict:
     if not self.lazy: maps = {k: o.whole() for k,o in maps.items()}
     return maps | dict(name=f'{self.names[n]}-{box[0]}-{left+box[1]}')
 
+# %% ../../nbs/data/08_rasters.ipynb #53f0188e
 @patch
 def sources(self:RasterFolder,
     n:int, # Number of the raster

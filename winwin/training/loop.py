@@ -94,6 +94,7 @@ def check(self:TrainConfig):
     if self.precision not in ('auto','no','bf16','fp16'):
         raise ValueError(f'precision {self.precision!r} is unknown; use auto, no, bf16 or fp16')
 
+# %% ../../nbs/training/03_loop.ipynb #d5e04960
 def newer_version(
     unknown:Sequence[str], # Names of settings
 )->ValueError:
