@@ -157,7 +157,6 @@ def _small_counts():
         ('1 window','more'), ('3 windows','not less'), ('4 windows','not less'),
         ('6 windows','more'))]
 
-# %% ../../nbs/experiments/07_claims.ipynb #b2ce21bf
 def _table1():
     two = '2 windows: swept'
     counts = [_photo(two, f'{n}: swept', e, d) for n,e,d in (

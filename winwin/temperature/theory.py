@@ -164,9 +164,9 @@ def critical_tau(
     logits:Tensor,  # Logits (...,M) of rows at temperature 1, M at least 2
 )->Tensor: # (...); infinite where two keys share the largest logit
     "Temperature scale at which rows of attention concentrate, from the gaps to the largest logit"
-    M = logits.shape[-1] if logits.ndim else 0
-    if M<2: raise ValueError(f'logits {tuple(logits.shape)}: a row needs at least 2 keys')
+    keys = logits.shape[-1] if logits.ndim else 0
+    if keys<2: raise ValueError(f'logits {tuple(logits.shape)}: a row needs at least 2 keys')
     ordered = logits.sort(-1, descending=True).values
     gaps = ordered[...,:1]-ordered[...,1:]
-    counts = torch.arange(2, M+1, device=logits.device, dtype=gaps.dtype)
+    counts = torch.arange(2, keys+1, device=logits.device, dtype=gaps.dtype)
     return (counts.log()/gaps).amax(-1)
