@@ -69,7 +69,7 @@ def row_means(
         some = counted[::step][:64]
         far = 1/critical_tau(attention_logits(qs, ks, some+prefix))[0] # (heads,n)
         share = w[some]/w[some].sum()*w.sum()
-        total += (far*share).sum(-1).double().cpu()
+        total += (far*share).sum(-1).cpu().double()
     return total/weights.sum().item()*head_taus(tau, q)
 
 # %% ../../nbs/temperature/01_matching.ipynb #4b40b86c
