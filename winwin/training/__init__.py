@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .recipes import option_values, option_types, change, saved_recipe, read_recipe, get_preset
     from .recipes import preset_name, paper_variants, recipe_variants, recipe_data, recipe_task
     from .recipes import recipe_model, recipe_augment, bands_text, held_out_text, check_held_out
-    from .recipes import size_problems, train_recipe
+    from .recipes import size_problems, raster_problems, train_recipe
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'RunLog': 'log', 'read_log': 'log', 'show_log': 'log', 'LiveCurve': 'log',
@@ -25,7 +25,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'paper_variants': 'recipes', 'recipe_variants': 'recipes', 'recipe_data': 'recipes',
     'recipe_task': 'recipes', 'recipe_model': 'recipes', 'recipe_augment': 'recipes',
     'bands_text': 'recipes', 'held_out_text': 'recipes', 'check_held_out': 'recipes',
-    'size_problems': 'recipes', 'train_recipe': 'recipes',
+    'size_problems': 'recipes', 'raster_problems': 'recipes', 'train_recipe': 'recipes',
 }
 __all__ = [*_HOME]
 
