@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from .items import ITEM_MAPS, LARGE_RASTER, as_item, item_text, first_checked, steady_item
     from .items import band_statistics, band_arguments, Careful, raise_errors, too_small, too_large
     from .items import usual_size
-    from .rasters import RasterFile, RasterSource, raster_bands, no_data, image_values
-    from .rasters import class_values, height_values, RasterFolder
+    from .rasters import GEO_TAGS, RasterFile, RasterSource, raster_bands, no_data, image_values
+    from .rasters import class_values, height_values, RasterFolder, geo_tags, write_raster
+    from .rasters import tile_raster
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'IMAGE_SUFFIXES': 'images', 'LABEL_SUFFIXES': 'images', 'DEPTH_SUFFIXES': 'images',
@@ -69,9 +70,10 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'first_checked': 'items', 'steady_item': 'items', 'band_statistics': 'items',
     'band_arguments': 'items', 'Careful': 'items', 'raise_errors': 'items', 'too_small': 'items',
     'too_large': 'items', 'usual_size': 'items',
-    'RasterFile': 'rasters', 'RasterSource': 'rasters', 'raster_bands': 'rasters',
-    'no_data': 'rasters', 'image_values': 'rasters', 'class_values': 'rasters',
-    'height_values': 'rasters', 'RasterFolder': 'rasters',
+    'GEO_TAGS': 'rasters', 'RasterFile': 'rasters', 'RasterSource': 'rasters',
+    'raster_bands': 'rasters', 'no_data': 'rasters', 'image_values': 'rasters',
+    'class_values': 'rasters', 'height_values': 'rasters', 'RasterFolder': 'rasters',
+    'geo_tags': 'rasters', 'write_raster': 'rasters', 'tile_raster': 'rasters',
 }
 __all__ = [*_HOME]
 
