@@ -524,6 +524,7 @@ def write_raster(
     tags = geo_tags(like) if like else []
     if nodata is not None: tags.append((42113,'s',0,f'{nodata:g}',True))
     how = dict(photometric='minisblack', extratags=tags, metadata=None, compression='zlib',
+               compressionargs=dict(level=1),
                tile=(block,block), bigtiff=C*H*W*np.dtype(dtype).itemsize>2**31)
     if colors is not None: how |= dict(photometric='palette', colormap=_color_table(colors))
     if C>1: how['planarconfig'] = 'contig'
