@@ -211,10 +211,8 @@ def _word(kind, name):
 class Predict:
     """Predict an image, a pair of frames or a folder, and write maps, flow and pictures.
 
-    A TIFF from 4096x4096 pixels on is read and written block by block, in tiles of the size of
-    training: OUT/labels/NAME.tif or OUT/depth/NAME.tif, with its GeoTIFF tags. The same command
-    resumes what was interrupted.
-    """
+    A TIFF from 4096x4096 pixels on is read and written block by block, as a TIFF of the map with
+    its GeoTIFF tags; the same command resumes it."""
     checkpoint:_word(str, 'CHECKPOINT')               # Folder of a run, or of a checkpoint
     source:_word(str, 'SOURCE')             # Image or folder; flow: first frame, video or folder
     out:Annotated[str, tyro.conf.arg(aliases=['-o'])] # Folder to write to

@@ -117,7 +117,7 @@ def _tune_table(times, results):
         if mb: out[f'{part}: windows less memory than full'] = mb[whole]/mb[ours]
     return out
 
-# %% ../../nbs/bench/04_finetune.ipynb #fb53ea21
+
 finetune_benches.append(Bench(
     'finetune', 'a step of DINOv3 ViT-S on a 720p image: what to train, and on what',
     cases=_tune_cases(), memory=True, rounds=3, figures=_tune_table,
@@ -168,6 +168,7 @@ def _bytes_of(cases):
     return {f'kB handed over, {k}': v for k,v in kb.items()} | {
         'kB handed over, largest over smallest': max(kb.values())/min(kb.values())}
 
+# %% ../../nbs/bench/04_finetune.ipynb #b5584e85
 def _size_table(times, results):
     "Step, memory and loading by size"
     steps = [k for k in times if not k.startswith('load')]
@@ -181,6 +182,7 @@ def _size_table(times, results):
     if mb: out['peak memory, largest over smallest'] = max(mb.values())/min(mb.values())
     return out
 
+# %% ../../nbs/bench/04_finetune.ipynb #e244805f
 def _size_cases(sizes, **over):
     "A step per size, and a load per size"
     steps = {k: _tune('all', '2x22', size=size, **over) for k,size in sizes.items()}

@@ -47,6 +47,9 @@ class RasterFile:
         return (f'RasterFile({self.path.name!r}, {H}x{W} pixels, {plural(C, "band")} of '
                 f'{self.dtype}, blocks of {self.block[0]}x{self.block[1]})')
 
+# %% ../../nbs/data/08_rasters.ipynb #15232cfa
+GEO_TAGS = 33550,33922,34264,34735,34736,34737 # Pixel scale, tie points, matrix, three of keys
+
 # %% ../../nbs/data/08_rasters.ipynb #06f767d6
 def _read_header(path):
     "Pages with the bands of a TIFF, and the axes and shape they have together"
@@ -59,6 +62,7 @@ def _read_header(path):
             series = file.series[0]
             pages = [o.aspage() for o in series.pages]
             for page in pages: page.decode # made while the file is open
+            for code in GEO_TAGS: getattr(pages[0].tags.get(code), 'value', None) # so are these
             return pages,series.axes,series.shape
     except Exception as error:
         raise ValueError(f'{path} cannot be read as a TIFF ({path.stat().st_size} bytes): {error}; '
@@ -93,6 +97,7 @@ def _check_layout(path, page, axes, shape, strips):
                          f'winwin.data.tile_raster({str(path)!r}, NEW)')
     _check_codec(path, page)
 
+# %% ../../nbs/data/08_rasters.ipynb #c3e2ab25
 def _check_codec(path, page):
     "Raise for a compression that the installed packages cannot decode"
     from tifffile import TIFF
@@ -127,6 +132,7 @@ def read(self:RasterFile,
             for col in cols: self._copy_block(file, row, col, out, top, left)
     return out
 
+# %% ../../nbs/data/08_rasters.ipynb #cb6907bd
 @patch
 def _copy_block(self:RasterFile, file, row, col, out, top, left):
     "Copy what a block and a rectangle `out` at (top,left) have in common"
@@ -165,6 +171,7 @@ def _decode(self:RasterFile, file, page, place, i):
                          f'{across*self.block[1]} cannot be decoded: {error}') from error
     return None if pixels is None else pixels[0]
 
+# %% ../../nbs/data/08_rasters.ipynb #26773259
 @patch
 def block_at(self:RasterFile,
     y:int, # Row
@@ -223,6 +230,7 @@ def no_data(
     if nodata is not None: missing |= x==nodata
     return missing.all(0)
 
+# %% ../../nbs/data/08_rasters.ipynb #558c3beb
 def image_values(
     raster:RasterFile, # File, which says what its values mean
     x:np.ndarray,      # Values (C,h,w) of it
@@ -322,6 +330,7 @@ def _table(remap, ignore):
     for value,label in remap.items(): out[value] = label
     return out
 
+# %% ../../nbs/data/08_rasters.ipynb #b3ec3078
 @patch
 def _check_pairs(self:RasterFolder):
     "Raise for targets of another size than their raster, or rasters with other bands"
@@ -356,6 +365,7 @@ def use_columns(self:RasterFolder,
         order = np.random.default_rng(0).permutation(len(self.cells))
         self.cells = [self.cells[i] for i in order]
 
+# %% ../../nbs/data/08_rasters.ipynb #5d8176b3
 @patch
 def hold_out(self:RasterFolder,
     share:float=.2,  # Share of the width to hold out, between 0 and 1
@@ -391,6 +401,7 @@ def load(self:RasterFolder, i:int)->dict:
     if not self.lazy: maps = {k: o.whole() for k,o in maps.items()}
     return maps | dict(name=f'{self.names[n]}-{box[0]}-{left+box[1]}')
 
+# %% ../../nbs/data/08_rasters.ipynb #8b951446
 @patch
 def sources(self:RasterFolder,
     n:int, # Number of the raster
@@ -498,8 +509,6 @@ def class_problems(self:RasterFolder,
             for i,name in enumerate(self.classes) if name in lost]
 
 # %% ../../nbs/data/08_rasters.ipynb #9abadbb0
-GEO_TAGS = 33550,33922,34264,34735,34736,34737 # Pixel scale, tie points, matrix, three of keys
-
 def geo_tags(
     raster:RasterFile, # File
 )->list[tuple]: # As tifffile writes them: code, type, count, value, once
@@ -508,6 +517,7 @@ def geo_tags(
     found = [tags.get(code) for code in GEO_TAGS]
     return [(o.code,o.dtype,o.count,o.value,True) for o in found if o is not None]
 
+# %% ../../nbs/data/08_rasters.ipynb #f9d1dbaa
 def write_raster(
     path:str|Path,               # Where to
     rows:Callable,               # First row, number of rows -> values (C,h,W)

@@ -145,6 +145,7 @@ def tile(self:RasterJob, y:int, x:int)->tuple[Tensor|None,np.ndarray]: # (1,C,h,
     img = image_values(self.raster, values)[None].to(next(model.parameters()))
     return predict(model, img, rows=self.predictor.how['rows'], task=self.task).float().cpu(),there
 
+# %% ../../nbs/inference/05_rasters.ipynb #00ddeecb
 @patch
 def panel(self:RasterJob, first:int, end:int, done:int=0, bar=None)->Iterator: # Row, values
     "Predict columns `first` to `end` below row `done`: first row and values (C,h,w), in order"
@@ -163,7 +164,7 @@ def panel(self:RasterJob, first:int, end:int, done:int=0, bar=None)->Iterator: #
         yield y+skip,values[:,skip:]
         sums.drop(n)
 
-# %% ../../nbs/inference/05_rasters.ipynb #00ddeecb
+# %% ../../nbs/inference/05_rasters.ipynb #b71852b1
 class _Sums:
     "Weighted sums of one row of tiles"
     def __init__(self, outputs, h, w):
@@ -191,6 +192,7 @@ class _Sums:
             x[:,:,:rest.shape[2]] = rest
             x[:,:,rest.shape[2]:] = 0
 
+# %% ../../nbs/inference/05_rasters.ipynb #eb61dcd5
 @patch
 def _weigh(self:RasterJob, maps):
     "Weights of the pixels of a tile"
@@ -213,8 +215,7 @@ def predict_raster(
     job = RasterJob(predictor, path, size, limit)
     path = job.task.file_of(Path(out), 'map', Path(path).stem).with_suffix('.tif')
     if path.exists() and not overwrite:
-        raise FileExistsError(f'{path} exists already; choose another folder, or pass '
-                              f'overwrite=True')
+        raise FileExistsError(f'{path} exists already; pass overwrite=True, or another folder')
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = _Scratch(path, job)
     with tqdm(total=job.plan.count(), desc=job.raster.path.name, unit='tile',
@@ -246,19 +247,21 @@ class _Scratch:
     @property
     def itemsize(self): return self.job.dtype.itemsize
 
-    def _at(self, c, row, column): # offset of a value
+    def _at(self, band, row, column): # offset of a value
         C,H,W = self.job.shape
-        return ((c*H+row)*W+column)*self.itemsize
+        return ((band*H+row)*W+column)*self.itemsize
 
-    def write(self, i, top, left, values):
-        "Write rows of panel `i`, then note that they are there"
-        with open(self.file, 'r+b') as file:
-            for c,plane in enumerate(values):
-                for k,row in enumerate(plane):
-                    file.seek(self._at(c, top+k, left))
-                    file.write(row.tobytes())
-        self.done[i] = top+values.shape[1]
-        write_text(self.note, json.dumps(dict(key=self.key, done=self.done)))
+# %% ../../nbs/inference/05_rasters.ipynb #adfafdac
+@patch
+def write(self:_Scratch, n, top, left, values):
+    "Write rows of panel `n`, then note that they are there"
+    with open(self.file, 'r+b') as file:
+        for band,plane in enumerate(values):
+            for i,row in enumerate(plane):
+                file.seek(self._at(band, top+i, left))
+                file.write(row.tobytes())
+    self.done[n] = top+values.shape[1]
+    write_text(self.note, json.dumps(dict(key=self.key, done=self.done)))
 
 # %% ../../nbs/inference/05_rasters.ipynb #0f76d791
 @patch
@@ -267,9 +270,9 @@ def rows(self:_Scratch, top, h):
     C,_,W = self.job.shape
     out = np.empty((C,h,W), self.job.dtype)
     with open(self.file, 'rb') as file:
-        for c in range(C):
-            file.seek(self._at(c, top, 0))
-            out[c] = np.frombuffer(file.read(h*W*self.itemsize), self.job.dtype).reshape(h, W)
+        for band in range(C):
+            file.seek(self._at(band, top, 0))
+            out[band] = np.frombuffer(file.read(h*W*self.itemsize), self.job.dtype).reshape(h, W)
     return out
 
 @patch
