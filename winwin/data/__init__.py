@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .rasters import GEO_TAGS, RasterFile, RasterSource, raster_bands, no_data, image_values
     from .rasters import class_values, height_values, RasterFolder, geo_tags, write_raster
     from .rasters import tile_raster
+    from .curves import curves_json, HoverFigure, hover, curve_html, plotly_script, save_curves
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'IMAGE_SUFFIXES': 'images', 'LABEL_SUFFIXES': 'images', 'DEPTH_SUFFIXES': 'images',
@@ -74,6 +75,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'raster_bands': 'rasters', 'no_data': 'rasters', 'image_values': 'rasters',
     'class_values': 'rasters', 'height_values': 'rasters', 'RasterFolder': 'rasters',
     'geo_tags': 'rasters', 'write_raster': 'rasters', 'tile_raster': 'rasters',
+    'curves_json': 'curves', 'HoverFigure': 'curves', 'hover': 'curves', 'curve_html': 'curves',
+    'plotly_script': 'curves', 'save_curves': 'curves',
 }
 __all__ = [*_HOME]
 
