@@ -93,6 +93,25 @@ def test_train_says_what_comes_next_and_refuses_to_overwrite(call, trained):
     code, out, err = call('train', 'driving-seg', *SMALL, '--steps', 3, '--out', trained, '--resume')
     assert code==1 and 'train.steps: 2 in the checkpoint, 3 now' in err
 
+def test_a_run_begins_with_the_options_of_another(call, trained, tmp_path):
+    "The file of a run alone is enough; flags win over it"
+    for words in ([f'--config={trained}'], ['driving-depth', '--config', trained/'last'/'config.json']):
+        out = tmp_path/str(len(words))
+        code, _, err = call('train', *words, '--steps', 1, '--out', out)
+        assert code==0, err
+        was,now = (json.loads((o/'last'/'config.json').read_text())['extra']['recipe'] for o in (trained,out))
+        assert was['train'].pop('steps')==2 and now['train'].pop('steps')==1 and was==now
+
+@pytest.mark.parametrize('options,hint', [(dict(window='2x5', step=3), ['did you mean windows','did you mean steps']),
+                                          (dict(steps='many'), ['steps "many" is not int']), ([1], ['holds a list'])])
+def test_a_file_of_options_with_mistakes(call, tmp_path, options, hint):
+    (tmp_path/'mine.json').write_text(json.dumps(options))
+    code, _, err = call('train', 'driving-seg', '--config', tmp_path/'mine.json')
+    assert code==1 and all(o in err for o in hint) and 'Traceback' not in err, err
+
+@pytest.mark.parametrize('kind', ['models','presets','data'])
+def test_lists_have_short_names(call, kind): assert call(kind)==call('list', kind) and call(kind)[0]==0
+
 @pytest.mark.parametrize('variant', ['full', 'vit-det', 'crop', '6-windows', 'sincos', 'random-tokens'])
 def test_baselines_by_name(call, tmp_path, variant):
     code, out, err = call('train', 'driving-seg', *SMALL, '--steps', 1, '--out', tmp_path/'run', '--variant', variant)

@@ -109,6 +109,32 @@ class Foreign(nn.Module):
         self.layer = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
     def forward(self, img): return self.layer(self.embed(img).flatten(2).mT)
 
+def masks(device):
+    "Masks of every form that can be folded into queries and keys"
+    q,k = heads_of(device, 12)
+    one = torch.zeros(12, device=device)
+    one[3:] = 1.
+    for mask in (one>0, one, (one>0)[:,None] & (one>0), torch.rand(12,12, device=device)): fold_mask(q, k, mask)
+
+def heated(device):
+    "A temperature, for all layers and by layer, around any model"
+    class Attends(nn.Module):
+        def forward(self, x): return nn.functional.scaled_dot_product_attention(x, x, x)
+    for tau in (1.2, torch.tensor([1.,1.1]), torch.tensor([1.,1.1], device=device), [1.,1.1]):
+        with attention_temperature(Attends(), tau) as m: m(heads_of(device)[0][:,:2])
+
+def lazily(device):
+    "Maps that stay in their file, windows on either device"
+    class Source:
+        shape,dtype = (3,64,96),torch.float32
+        def read(self, top, left, h, w): return SCENES['image'][0,:,top:top+h,left:left+w]
+    lazy = stack_maps([LazyMap(Source(), (0,0,64,96), (64,96))]*2)
+    for w in (W, W.to(device), EXTRA.to(device)):
+        assert torch.equal(pack_maps(lazy, w, 8), pack_windows(SCENES['image'][[0,0]], w, 8))
+        pack_maps(SCENES['image'].to(device), w, 8)
+    for x in (lazy, lazy.maps[0], SCENES['image'].to(device)): read_maps(x)
+    for x in (lazy.maps[0], SCENES['image'].to(device)): glimpse(x)
+
 def foreign(device):
     maps = AttentionRecorder(Foreign().eval().to(device), SCENES['image'][0], '2x4')
     prefix_share(maps.look(list(maps.layers)[0]))
@@ -203,6 +229,7 @@ CALLS = {
     'free_corners': lambda d: free_corners(W.yx.to(d), SIZES, (8,12), (2,2)),
     'random_sizes': lambda d: random_sizes((20,30), 200, generator=there()),
     'sample_tokens': lambda d: sample_tokens((8,12), 5, 2, there()),
+    'LazyMap stack_maps read_maps pack_maps glimpse': lazily,
     'crop_windows': lambda d: [crop_windows(SCENES['image'].to(d), w, 8) for w in (W, W.to(d))],
     'pack_windows as_packed': lambda d: [crop_windows(pack_windows(SCENES['image'].to(d), w, 8), as_packed(w), 8) for w in (W, EXTRA, EXTRA.to(d))],
     'distance_histogram': lambda d: distance_histogram(W.to(d)),
@@ -282,7 +309,10 @@ CALLS = {
     **{f'TimmEncoder embed_timm; {name}': lambda d,name=name: run_model(d, create_model(f'{name}:linear', depth=2), 1, W)
        for name in ('dinov3-small','eva02-tiny','pe-tiny','rope-small','rope-mixed-small','dinov2-small','vit-tiny')},
     'LoRALinear add_lora merge_lora plain_state set_trainable': lambda d: [run_model(d, set_trainable(tiny(head='linear').to(d), 'lora:2'), 1, W), plain_state(set_trainable(tiny().to(d), 'lora:2')), set_trainable(set_trainable(tiny().to(d), 'lora:2'), 'all')],
+    'TimmEncoder grid_places; as DINOv2': lambda d: run_model(d, create_model('vit_small_patch14_dinov2:linear', depth=2, antialias=False), 1, W),
     'capture Seen watch': captured,
+    'fold_mask': masks,
+    'attention_temperature': heated,
     'set_temperature get_temperature set_layer_tau layer_tau tempered fold_temperature': temper,
     'to_croco': lambda d: to_croco(tiny('flow', depth=4).to(d)),
     'temperature_dict restore_temperatures': lambda d: temperature_dict(tiny().to(d)),
@@ -324,7 +354,7 @@ CALLS = {
 }
 # no tensor on a device goes in: files, weights of files, results of the calls above, and what only forwards to them
 ELSEWHERE = set('''PairFolder Explorer FileDataset read_bands FlowPairs KITTI Spring TartanAir load_image read_colours read_depth read_flow read_image read_labels paint_shapes paired_item segments_to_classes write_flow
-    street_labels read_disparity CrocoFile fill_model find_weights from_transformers plain_weights Exported theory_numbers
+    street_labels read_disparity RasterSource image_values class_values height_values CrocoFile fill_model find_weights from_transformers plain_weights Exported theory_numbers
     AttentionExplorer ExampleScene GuidanceExplorer TemperatureExplorer'''.split())
 
 MODELS = 'TimmEncoder','Head','ViT','attend_locally','FlowModel','MatchingModel','predict','compare_temp' # nothing of theirs is in float64

@@ -231,9 +231,77 @@ def test_the_callers_random_state_is_untouched():
     assert torch.equal(before, torch.get_rng_state())
 
 def test_tensorboard(tmp_path):
+    "A resumed run shows every step once, and the pictures of an evaluation"
     pytest.importorskip('tensorboard', reason='optional')
-    train_recipe(recipe(steps=2, tensorboard=True), tmp_path/'run', progress=False)
-    assert list((tmp_path/'run'/'tensorboard').glob('events*'))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    run = tmp_path/'run'
+    over = dict(trackers=('tensorboard',), steps=5, save_every=2, eval_every=5)
+    def interrupt(line):
+        if line['step']==3 and 'loss' in line: os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt): train_recipe(recipe(**over), run, progress=False, watch=interrupt)
+    train_recipe(recipe(**over), run, resume=True, progress=False)
+    found = EventAccumulator(str(run/'tensorboard'/'winwin')).Reload()
+    assert [o.step for o in found.Scalars('loss')]==[1,2,3,4,5]
+    assert found.Tags()['images']==['predictions'] and 'eval/mIoU' in found.Tags()['scalars']
+
+WANDB = """
+def init(project, **how):
+    print('init', project, how['id'], how['resume'], flush=True)
+    return Run()
+class Run:
+    def log(self, values, step=None): print('log', step, *values, flush=True)
+    def finish(self): print('finish', flush=True)
+class Config:
+    def update(self, values, allow_val_change): print('settings', values['windows'], flush=True)
+class Image:
+    def __init__(self, x): self.shape = x.shape
+config = Config()
+"""
+
+def test_wandb_continues_its_run(tmp_path):
+    "A stand-in with the calls that accelerate makes: one id for a run and its resumption, settings once"
+    (tmp_path/'wandb').mkdir()
+    (tmp_path/'wandb'/'__init__.py').write_text(WANDB)
+    (tmp_path/'wandb-1.dist-info').mkdir()
+    (tmp_path/'wandb-1.dist-info'/'METADATA').write_text('Metadata-Version: 2.1\nName: wandb\nVersion: 1\n')
+    over = dict(trackers=('wandb',), steps=3, save_every=1, eval_every=3)
+    said = []
+    for die in (2,-1):
+        code = CHILD.format(tests=str(ROOT/'tests'))
+        env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=f'{tmp_path}{os.pathsep}{ROOT}')
+        done = subprocess.run([sys.executable, '-c', code, json.dumps(over), str(tmp_path/'run'), str(die)], env=env,
+                              text=True, capture_output=True, timeout=300)
+        said.append(done.stdout.splitlines())
+    assert said[0][0].startswith('init winwin') and said[0][0]==said[1][0], (said, done.stderr)
+    assert [o for o in said[0]+said[1] if o.startswith('settings')]==['settings 2x3']
+    assert 'log 3 predictions' in said[1] and 'finish' in said[1]
+
+def test_a_tracker_that_is_missing_is_said_first(tmp_path):
+    from accelerate.tracking import get_available_trackers
+    if 'mlflow' in map(str, get_available_trackers()): pytest.skip('it is there')
+    with pytest.raises(ImportError, match='pip install mlflow'):
+        train_recipe(recipe(trackers=('mlflow',), data='seg-folder', root=str(tmp_path/'nowhere')), tmp_path/'run')
+    with pytest.raises(ValueError, match='did you mean wandb'): recipe(trackers=('wand',))
+
+def test_runs_of_earlier_versions_name_tensorboard():
+    "The field was `tensorboard` once"
+    from dataclasses import asdict
+    from winwin.training.loop import read_config
+    old = {k: v for k,v in asdict(TrainConfig()).items() if k not in ('trackers','pictures')}
+    assert read_config(old | dict(tensorboard=True)).trackers==('tensorboard',)
+    assert read_config(old | dict(tensorboard=False))==TrainConfig()
+
+@pytest.mark.parametrize('task', ['depth','normals','relative'])
+def test_pictures_of_every_evaluation(tmp_path, task):
+    name = f'driving-{task}'
+    over = SMALL | dict(steps=2, eval_every=1, pictures=2)
+    train_recipe(change(get_preset(name), **over), tmp_path/'run', progress=False)
+    made = sorted((tmp_path/'run'/'pictures').iterdir())
+    assert [p.name for p in made]==['step-000001.png','step-000002.png']
+    from PIL import Image
+    assert Image.open(made[0]).size==(3*100,2*68)
+    train_recipe(change(get_preset(name), **(over | dict(pictures=0, steps=1))), tmp_path/'none', progress=False)
+    assert not (tmp_path/'none'/'pictures').exists()
 
 # --- Learning
 

@@ -18,6 +18,7 @@ import tyro
 from .machine import PlainLines, patch, plural, printable, read_json, read_text, replace_file
 from .machine import unknown_name, without_nan, write_text
 from .guide import columns, in_flags, list_names, list_text, name_option, preset_help
+from .guide import read_guide
 from .doctor import Doctor, Selftest
 
 # %% ../nbs/91_cli.ipynb #e7c5cc03
@@ -26,6 +27,7 @@ class Train:
     "Train a model: `winwin train PRESET [options]`; `winwin list presets` names them."
 
 _job = [ # Options of a run that are not part of its recipe: name, type, value, help, default
+    ('config', str|None, 'FILE', 'JSON of options, such as config.json of a run; flags win', None),
     ('out', str, 'PATH', 'Folder for checkpoints and log', ''),
     ('resume', bool, '', 'Resume the run in --out, if there is one', False),
     ('variant', str|None, 'NAME', 'Baseline of the paper: full, crop, vit-det, 4-windows ...',
@@ -40,19 +42,22 @@ def _train_help(args):
     if args[0] not in list_names('presets'): return None
     if not {'-h','--help'} & {*args}: return None
     job = [(f'--{name}',value,text) for name,_,value,text,_ in _job]
-    return preset_help(args[0], job, recipe=_begin(args) if _task_name(args) else None)
+    other = _value_of(args, '--task') or _value_of(args, '--config')
+    return preset_help(args[0], job, recipe=_begin(args) if other else None)
 
-def _task_name(args):
-    "The task that the words name, or none"
+def _value_of(args, flag):
+    "What follows a flag among the words, or none"
     given = [o.partition('=')[2] or after for o,after in zip(args, [*args[1:],''])
-             if o.partition('=')[0]=='--task']
+             if o.partition('=')[0]==flag]
     return given[-1] if given else None
 
 def _begin(args):
-    "The recipe of the preset that the words name, with their task: it decides what options exist"
-    from winwin.training.recipes import change, get_preset
-    task = _task_name(args)
-    return change(get_preset(args[0]), **dict(task=task) if task else {})
+    "The recipe of the preset and of the file that the words name: its task decides on the options"
+    from winwin.training.recipes import Recipe, change, configured, get_preset
+    recipe = Recipe() if args[0].startswith('-') else get_preset(args[0])
+    task,file = (_value_of(args, o) for o in ('--task','--config'))
+    if file: recipe = configured(recipe, file)
+    return change(recipe, **dict(task=task) if task else {})
 
 # %% ../nbs/91_cli.ipynb #0f7bf557
 def parse_train(
@@ -64,10 +69,11 @@ def parse_train(
     values = option_values(recipe)
     kinds = option_types(recipe)
     given = [(k,kinds[k],field(default=v)) for k,v in values.items()]
-    rest = [(k,kind,field(default=v or (f'runs/{args[0]}' if k=='out' else v)))
-            for k,kind,_,_,v in _job]
-    job = tyro.cli(make_dataclass('Job', given+rest), args=_numbers(args[1:]),
-                   prog=f'winwin train {args[0]}', config=(tyro.conf.FlagCreatePairsOff,))
+    name = None if args[0].startswith('-') else args[0]
+    out = f'runs/{name or "config"}'
+    rest = [(k,kind,field(default=v or (out if k=='out' else v))) for k,kind,_,_,v in _job]
+    job = tyro.cli(make_dataclass('Job', given+rest), args=_numbers(args[bool(name):]),
+                   prog=f'winwin train {name or ""}', config=(tyro.conf.FlagCreatePairsOff,))
     values = {k: getattr(job, k) for k in values}
     job.recipe = change(recipe, **values | dict(classes=_class_names(job.classes)))
     return job
@@ -726,17 +732,20 @@ def explain(
 def _run(args):
     "Run the command that the words describe; returns the exit code"
     first = args[0] if args else '--help'
+    if first in read_guide()['lists']: # `winwin models` is `winwin list models`
+        args = ['list', *args]
+        first = 'list'
     wrong = first not in _COMMANDS and not first.startswith('-')
     if wrong: return _wrong_name('command', first, _COMMANDS, 'winwin --help explains them')
     if first!='train': return _parse(args).run()
-    if len(args)>1 and not {args[1]} & {*list_names('presets'),'-h','--help'}:
+    if len(args)>1 and args[1] not in list_names('presets') and not args[1].startswith('-'):
         from winwin.training.recipes import preset_name # it may be a name of an earlier version
         args = [first, preset_name(args[1]), *args[2:]]
     text = _train_help(args[1:])
     if text: print(text)
-    elif args[1].startswith('-'):
+    elif args[1].startswith('-') and _value_of(args, '--config') is None:
         return _wrong_name('preset', args[1], list_names('presets'), 'it comes before the options')
-    elif args[1] not in list_names('presets'):
+    elif args[1] not in list_names('presets') and not args[1].startswith('-'):
         return _wrong_name('preset', args[1], list_names('presets'), 'winwin list presets')
     return 0 if text else _train(args[1:])
 

@@ -507,6 +507,7 @@ def evaluate(
     device:str|torch.device|None=None, # Where the model is; none = that of its parameters
     workers:int=0,                     # Processes that load data
     progress:bool=True,                # Show a bar
+    watch:Callable[[dict,Tensor],None]|None=None, # Called with every batch of one, and its maps
 )->dict[str,float]: # Scores
     "Scores of a model over a set of images, exact over several processes"
     if not len(data): raise ValueError('the set to evaluate on is empty; give at least one image')
@@ -525,4 +526,5 @@ def evaluate(
             if read is None: maps = task.predict(model, batch)
             else: maps = read(model, *(batch[k] for k in task.inputs))
             task.update(metrics, maps, batch)
+            if watch: watch(batch, maps)
     return metrics.compute()

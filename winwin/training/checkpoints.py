@@ -165,6 +165,8 @@ def config_differences(
         new = now.get(k, '(nothing)')
         if isinstance(old, dict) and isinstance(new, dict):
             out += config_differences(old, new, f'{path}{k}.')
-        elif old!=new and path+k not in ('train.workers','train.timeout'):
+        elif old!=new and path+k not in _MAY_DIFFER:
             out.append(f'{path}{k}: {old} in the checkpoint, {new} now')
     return out
+
+_MAY_DIFFER = 'train.workers','train.timeout','train.trackers','train.pictures'

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch, torch.nn as nn
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import InitProcessGroupKwargs
+from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration
 from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
@@ -38,7 +38,7 @@ from ..tasks.registry import check_task_name, make_task
 from .streams import ItemStream, batches as item_batches, derive_seed
 from .checkpoints import config_differences, read_state, write_state
 from .checkpoints import shard_model, shard_optimizer, unshard
-from .log import RunLog
+from .log import EvalPictures, RunLog, check_tracker_names, check_trackers
 
 # %% ../../nbs/training/03_loop.ipynb #3aaa69a2
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class TrainConfig:
     log_every:int=10              # Steps between lines of the log
     eval_every:int|None=None      # Steps between evaluations; none = only at the end
     save_every:int=200            # Steps between checkpoints
-    tensorboard:bool=False        # Write TensorBoard files too
+    trackers:tuple[str,...]=()    # Log to these too: tensorboard, wandb, mlflow
+    pictures:int=4                # Validation images to draw at every evaluation; 0 = none
     timeout:float=600.            # Seconds that a process waits for another before it gives up
 
     def __post_init__(self): self.check()
@@ -78,13 +79,14 @@ def check(self:TrainConfig):
     "Raise a `ValueError` for values that make no sense"
     parse_scheme(self.windows)
     parse_trainable(self.train)
+    check_tracker_names(self.trackers)
     for k in ('steps','batch_size','accumulate','log_every','save_every'):
         if getattr(self, k)<1: raise ValueError(f'{k} {getattr(self, k)} must be at least 1')
     for k,most in dict(steps=10**9, batch_size=10**5, accumulate=10**5, workers=1000).items():
         if getattr(self, k)>most: raise ValueError(f'{k} {getattr(self, k)} must be at most {most}')
     if not 1<=self.timeout<=10**6:
         raise ValueError(f'timeout {self.timeout} must be from 1 to {10**6} seconds')
-    for k in ('lr','warmup','min_lr','weight_decay','workers','seed'):
+    for k in ('lr','warmup','min_lr','weight_decay','workers','seed','pictures'):
         if getattr(self, k)<0: raise ValueError(f'{k} {getattr(self, k)} must not be negative')
     for k in ('layer_decay','ema'):
         if getattr(self, k) is not None and not 0<getattr(self, k)<=1:
@@ -104,6 +106,8 @@ def read_config(
     kind:type=TrainConfig, # Dataclass
 ):
     "A `kind` from its saved fields; lists become tuples"
+    saved = dict(saved)
+    if saved.pop('tensorboard', False): saved['trackers'] = ('tensorboard',) # earlier versions
     if unknown := sorted(saved.keys()-{f.name for f in fields(kind)}): raise newer_version(unknown)
     if isinstance(saved.get('task'), str): check_task_name(saved['task'])
     try: return kind(**{k: tuple(v) if isinstance(v, list) else v for k,v in saved.items()})
@@ -145,7 +149,8 @@ class TrainRun:
         self.out = out
         self.extra = extra or {}
         self.patch = model.patch_size
-        self.accelerator = _accelerator(config)
+        check_trackers(config.trackers, out)
+        self.accelerator = _accelerator(config, out)
         _check_precision(self.accelerator)
         self.step = 0
         self.asked = lambda: None # returns the signal that asked to stop, or none
@@ -242,13 +247,15 @@ def collect(self:TrainRun):
     self.whole.load_state_dict(unshard(model.state_dict()))
 
 # %% ../../nbs/training/03_loop.ipynb #73ea52f8
-def _accelerator(config):
+def _accelerator(config, out=None):
     "The accelerator for the precision of a configuration; that of an earlier run is replaced"
     precision = _best_precision() if config.precision=='auto' else config.precision
     if AcceleratorState._shared_state.get('_mixed_precision', precision)!=precision:
         AcceleratorState._reset_state() # accelerate keeps one precision per process
     group = InitProcessGroupKwargs(timeout=timedelta(seconds=config.timeout))
-    return Accelerator(mixed_precision=precision, kwargs_handlers=[group])
+    places = ProjectConfiguration(logging_dir=None if out is None else str(out/'tensorboard'))
+    return Accelerator(mixed_precision=precision, kwargs_handlers=[group], project_config=places,
+                       log_with=list(config.trackers) or None)
 
 def _check_precision(acc):
     "Warn if accelerate would compute in float32 without a word"
@@ -466,20 +473,24 @@ def _all_steps(run, valid, log):
             if last or run.stop or run.step%cfg.save_every==0: run.save()
             if run.stop and not last: raise KeyboardInterrupt(f'stopped after step {run.step}')
 
+# %% ../../nbs/training/03_loop.ipynb #bc89ad2f
 def _score(run, valid, log):
     "Evaluate, and keep the model if it is the best so far"
     run.at('evaluation')
     run.collect() # a whole model on every process: shares may differ
+    main = run.accelerator.is_main_process
+    shown = EvalPictures(run.task, run.config.pictures if main else 0)
     with run.accelerator.autocast():
         run.scores = evaluate(run.final, valid, run.task, workers=run.config.workers,
-                              progress=not log.bar.disable)
+                              progress=not log.bar.disable, watch=shown)
     log.write(dict(step=run.step, eval=run.scores))
-    if math.isnan(run.scores.get(run.task.score, 0.)) and run.accelerator.is_main_process:
+    if shown.rows: log.pictures(shown.sheet())
+    if math.isnan(run.scores.get(run.task.score, 0.)) and main:
         warnings.warn(f'the validation set has no score {run.task.score}: no target, as it seems; '
                       f'{run.task.target_rule()}', stacklevel=2)
     if not run.task.better(run.scores, run.best): return
     run.best = run.scores
-    if run.out is not None and run.accelerator.is_main_process:
+    if run.out is not None and main:
         write_folder(run.out/'best', run.save_model)
 
 # %% ../../nbs/training/03_loop.ipynb #67b4b896
@@ -614,7 +625,7 @@ def resume(
 # %% ../../nbs/training/03_loop.ipynb #603ed77f
 def _shared(config, before, out):
     "The configuration with which today's processes do the steps that `before` of them began"
-    now = _accelerator(config).num_processes
+    now = _accelerator(replace(config, trackers=())).num_processes
     if now==before: return config
     images = config.batch_size*config.accumulate*before # of a step
     whole,rest = divmod(images, config.batch_size*now)

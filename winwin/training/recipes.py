@@ -5,16 +5,16 @@
 # %% auto #0
 __all__ = ['presets', 'ModelOptions', 'AugmentOptions', 'Recipe', 'option_fields', 'option_values',
            'option_types', 'change', 'saved_recipe', 'read_recipe', 'get_preset', 'preset_name',
-           'paper_variants', 'recipe_variants', 'recipe_data', 'recipe_task', 'recipe_model',
-           'recipe_augment', 'bands_text', 'held_out_text', 'check_held_out', 'size_problems',
-           'train_recipe']
+           'configured', 'paper_variants', 'recipe_variants', 'recipe_data', 'recipe_task',
+           'recipe_model', 'recipe_augment', 'bands_text', 'held_out_text', 'check_held_out',
+           'size_problems', 'train_recipe']
 
 # %% ../../nbs/training/05_recipes.ipynb #cbb65a57
-import math, os, sys
+import json, math, os, sys
 from collections.abc import Callable
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import ClassVar, get_type_hints
+from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 import torch, torch.nn as nn
 from torch.utils.data import Dataset
 from ..machine import find_folder, plural, read_folder, read_json, unknown_name
@@ -26,7 +26,8 @@ from ..models.released import is_depth_anything, load_croco, load_depth_anything
 from ..tasks.task import Task
 from ..tasks.segmentation import SegTask
 from ..tasks.registry import TASKS, list_tasks, make_task, task_class
-from .checkpoints import config_differences
+from .checkpoints import config_differences, find_model
+from .log import check_trackers
 from .loop import TrainConfig, TrainResult, fit, newer_version, read_config
 from .loop import resume as resume_run
 from .sources import DataOptions, FirstItems, MADE_DATA, NothingHeldOut
@@ -310,6 +311,46 @@ _OLD_PRESETS = {
     'pretrain-driving': 'driving-pretrain', 'nyuv2-tiny-depth': 'nyuv2-depth-tiny',
     'flow-sintel-tartan': 'sintel-flow-tartan'}
 
+# %% ../../nbs/training/05_recipes.ipynb #983a2ad2
+def configured(
+    recipe:Recipe,   # What the file may leave open
+    path:str|Path,   # JSON file, or the folder of a run or of a checkpoint
+)->Recipe:
+    "The recipe with the options of a file"
+    path = Path(path)
+    if path.is_dir(): path = find_model(path)/'config.json'
+    saved = read_json(path, dict)
+    extra = saved.get('extra')
+    if isinstance(extra, dict):
+        if isinstance(extra.get('recipe'), dict): return read_recipe(extra['recipe'])
+        raise ValueError(f'{path} has no recipe: its model was trained by fit, not by winwin train')
+    train = saved.get('train')
+    if isinstance(train, dict): saved = {k: v for k,v in saved.items() if k!='train'} | train
+    given = {_OLD_NAMES.get(k, k): tuple(v) if isinstance(v, list) else v for k,v in saved.items()}
+    if 'task' in given: recipe = change(recipe, task=given['task'])
+    kinds = option_types(recipe)
+    wrong = [str(_unknown_option(recipe, k, kinds)) for k in given if k not in kinds]
+    wrong += [f'{k} {json.dumps(saved.get(k))} is not {_kind_text(kinds[k])}'
+              for k,v in given.items() if k in kinds and not _is_kind(v, kinds[k])]
+    if wrong: raise ValueError(f'{path}: {"; ".join(wrong)}')
+    return change(recipe, **given)
+
+# %% ../../nbs/training/05_recipes.ipynb #3cc68556
+def _is_kind(value, kind):
+    "Whether a value fits the type of an option"
+    parts = get_args(kind)
+    if get_origin(kind) is Literal: return value in parts
+    if get_origin(kind) is tuple:
+        if not isinstance(value, tuple): return False
+        each = [parts[0]]*len(value) if parts[-1] is ... else parts
+        return len(each)==len(value) and all(map(_is_kind, value, each))
+    if parts: return any(_is_kind(value, o) for o in parts)
+    if kind is float: return isinstance(value, (int,float)) and not isinstance(value, bool)
+    if kind is int: return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+def _kind_text(kind): return kind.__name__ if type(kind) is type else str(kind)
+
 # %% ../../nbs/training/05_recipes.ipynb #1f7666a5
 def paper_variants(
     grid:tuple[int,int],  # Token grid (H,W) of a training image
@@ -561,6 +602,7 @@ def train_recipe(
     score:bool=True,                           # Evaluate too
 )->TrainResult:
     "Train the model of a recipe on its data, and return it with its log and scores"
+    check_trackers(recipe.train.trackers, out)
     data = recipe_data(recipe)
     valid = _valid_set(recipe) if score else None
     if problems := size_problems(recipe, data): raise ValueError(problems[0])
