@@ -19,6 +19,10 @@ def portable(text):
         return f'*{label}*' if picture else label
     return re.sub(r'(!?)\[([^\]]*)\]\(([^)\s]+)\)', link, text.split('-->\n', 1)[-1].lstrip())
 
+urls = {'Paper': cfg['paper_url'], 'Source': cfg['git_url'], 'Documentation': cfg['doc_host'] and cfg['doc_host'] + cfg['doc_baseurl']}
+entries = {'console_scripts': words('console_scripts')}
+if cfg['doc_host']: entries['nbdev'] = [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"] # lets other nbdev sites link here
+
 class BuildWithTutorials(build_py):
     "Packs the tutorials, without results, so that `winwin lab` can write them"
     def run(self):
@@ -30,10 +34,6 @@ class BuildWithTutorials(build_py):
             nb = json.loads(file.read_text(encoding='utf-8'))
             for cell in nb['cells']: cell.update(dict(outputs=[]) if cell['cell_type']=='code' else {})
             (to/file.name).write_text(json.dumps(nb, indent=1) + '\n', encoding='utf-8')
-
-urls = {'Paper': cfg['paper_url'], 'Source': cfg['git_url'], 'Documentation': cfg['doc_host'] and cfg['doc_host'] + cfg['doc_baseurl']}
-entries = {'console_scripts': words('console_scripts')}
-if cfg['doc_host']: entries['nbdev'] = [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"] # lets other nbdev sites link here
 
 setuptools.setup(
     name=cfg['lib_name'], version=cfg['version'], description=cfg['description'], keywords=cfg['keywords'],

@@ -141,7 +141,7 @@ def update(self:GuidanceExplorer):
 # %% ../../nbs/workbench/04_guidance.ipynb #2ce16125
 @patch
 def _hues(self:GuidanceExplorer, chosen):
-    "For each chosen window the number of the window of frame 1 it shows most of; the last = of none"
+    "For each chosen window the window of frame 1 it shows most of; the last colour = of none"
     h,w = self.flow.shape[-2:]
     y = torch.arange(h, device='cpu')[:,None]+self.flow[1].cpu()
     x = torch.arange(w, device='cpu')+self.flow[0].cpu()

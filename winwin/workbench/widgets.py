@@ -90,7 +90,7 @@ class TokenCanvas(anywidget.AnyWidget):
     mode = traitlets.Enum(['tokens','windows','view'], 'view').tag(sync=True)
     windows = traitlets.List(traitlets.List(traitlets.Int(), minlen=4, maxlen=4)).tag(sync=True)
     tokens = traitlets.List(traitlets.Int()).tag(sync=True) # Flat ids of the chosen tokens
-    hues = traitlets.List(traitlets.Int()).tag(sync=True)   # Colour of each window; empty = in order
+    hues = traitlets.List(traitlets.Int()).tag(sync=True)   # Colour of each; empty = in order
     # text around it
     label = traitlets.Unicode('image').tag(sync=True)  # For screen readers
     caption = traitlets.Unicode('').tag(sync=True)     # Line under the image
@@ -154,7 +154,8 @@ def draw_canvas(
     return ax
 
 # %% ../../nbs/workbench/00_widgets.ipynb #452237e7
-WINDOW_COLORS = '#ff9922','#22aaff','#44dd88','#ff55aa','#bb99ff','#ffee55','#22dddd','#bbcc33','#dddddd'
+WINDOW_COLORS = ('#ff9922','#22aaff','#44dd88','#ff55aa','#bb99ff','#ffee55','#22dddd','#bbcc33',
+                 '#dddddd')
 
 def _seen_mask(canvas):
     "Tokens that are not dimmed, bool (H,W)"
