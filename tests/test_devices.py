@@ -357,7 +357,7 @@ ELSEWHERE = set('''PairFolder Explorer FileDataset read_bands FlowPairs KITTI Sp
     street_labels read_disparity RasterSource image_values class_values height_values CrocoFile fill_model find_weights from_transformers plain_weights Exported theory_numbers
     AttentionExplorer ExampleScene GuidanceExplorer TemperatureExplorer'''.split())
 
-MODELS = 'TimmEncoder','Head','ViT','attend_locally','FlowModel','MatchingModel','predict','compare_temp' # nothing of theirs is in float64
+MODELS = 'TimmEncoder','Head','ViT','attend_locally','FlowModel','MatchingModel','predict' # nothing of theirs is in float64
 
 @pytest.mark.parametrize('kind,name', [(kind,name) for kind in ('cuda','mps') for name in CALLS if kind=='cuda' or not any(word in name for word in MODELS)])
 def test_calls(kind, name):
@@ -455,6 +455,20 @@ def test_a_run_with_another_default_device(preset):
         assert result.scores
 
 # --- what a GPU owner runs
+
+@pytest.mark.parametrize('kind', ['cuda','mps',None])
+def test_doctor_compares_half_precision_where_there_is_a_gpu(kind, capsys):
+    "`check_half` itself is part of the selftest below"
+    from winwin.doctor import Check, Doctor
+    tried = []
+    def half(device): return Check(f'half on {tried.append(device)}', '')
+    quick = {f'winwin.doctor.{name}': lambda: [] for name in ('check_forward','check_bf16')} | {'winwin.doctor.check_half': half}
+    with contextlib.ExitStack() as stack:
+        for name,value in quick.items(): stack.enter_context(mock.patch(name, value))
+        if kind: stack.enter_context(stand_in(kind))
+        assert Doctor(json=True).run()==0
+    assert tried==([kind] if kind else [])
+    if kind: assert next(o for o in json.loads(capsys.readouterr().out) if o['name']=='device')['detail']==kind
 
 def test_selftest_on_a_stand_in(capsys):
     from winwin.doctor import Selftest

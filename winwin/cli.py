@@ -296,15 +296,17 @@ def read_palette(
     if name not in known and not path.is_file():
         raise unknown_name('palette', name, known, 'or a file')
     if name in known: rows = known[name]
-    elif path.suffix=='.json': rows = [o['color'] for o in read_json(path, list)]
+    elif path.suffix=='.json': rows = read_json(path, list)
     else: rows = [o for o in read_text(path).splitlines() if o.strip()]
-    try: return np.array([_color(row) for row in rows], np.uint8)
-    except (ValueError,TypeError,KeyError):
-        raise ValueError(f'{path} holds no colours; write r g b or #rrggbb, one a line') from None
+    try: colors = np.array([_color(row) for row in rows], np.uint8)
+    except (ValueError,TypeError,KeyError,OverflowError): colors = ()
+    if len(colors): return colors
+    raise ValueError(f'{path} holds no colours; write r g b or #rrggbb, one a line')
 
 # %% ../nbs/91_cli.ipynb #03d4c4b9
 def _color(row):
     "Red, green and blue of a row: three numbers, or #rrggbb"
+    if isinstance(row, dict): row = row['color']
     words = row.replace(',', ' ').split() if isinstance(row, str) else list(row)
     if isinstance(row, str) and row.strip().lstrip('#').isalnum() and len(words)==1:
         return [int(words[0].lstrip('#')[i:i+2], 16) for i in (0,2,4)]

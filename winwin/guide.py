@@ -17,7 +17,7 @@ from functools import cache
 from importlib.resources import files
 from inspect import getsource
 from pathlib import Path
-from .machine import plural, unknown_name
+from .machine import plural, read_json, unknown_name
 
 # %% ../nbs/89_guide.ipynb #6f0e7209
 @dataclass
@@ -157,7 +157,7 @@ def study_entries(
 def _rows(results, name):
     "Results of a study, if they are there"
     path = None if results is None else Path(results)/f'{name}.json'
-    return json.loads(path.read_text(encoding='utf-8')) if path and path.is_file() else []
+    return read_json(path, list) if path and path.is_file() else []
 
 def bench_entries()->list[Entry]:
     "All benchmarks"

@@ -1,5 +1,5 @@
 "predict, eval, export, demo and study: told to end, killed, on a full disk, with names and scores that no terminal and no JSON can hold."
-import json, os, signal, subprocess, sys, time, warnings
+import json, os, shutil, signal, subprocess, sys, time, warnings
 from pathlib import Path
 import numpy as np, pytest, torch
 from PIL import Image
@@ -147,3 +147,29 @@ def test_warnings_are_one_line(tmp_path, cache, attack, capsys):
         attack.case('code', called(*words)==0)
     said = capsys.readouterr().err
     attack.case('a line', 'winwin: precision fp16 is for GPUs' in said and 'UserWarning: precision' not in said, said)
+
+# --- A temperature, which changes a checkpoint in place
+
+@pytest.mark.parametrize('number', [*CODES, None])
+def test_a_temperature_that_is_stopped_changes_nothing(number, run, tmp_path, attack, monkeypatch, capsys):
+    "In the moment before a file of the checkpoint gets its name: a signal, or (none) a full disk"
+    out = shutil.copytree(run, tmp_path/'run')
+    def files(): return {str(p.relative_to(out)): p.read_bytes() for p in out.rglob('*') if p.is_file() and p.name!='.lock'}
+    before = files()
+    name = number.name if number else 'full disk'
+    ignored = number is not None and signal.getsignal(number) is signal.SIG_IGN
+    if ignored: signal.signal(number, signal.SIG_DFL)
+    usual = os.replace
+    def stop(source, to):
+        if Path(to).name not in ('model.safetensors','config.json'): return usual(source, to)
+        if number is None: raise OSError(28, 'No space left on device', str(to))
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+    monkeypatch.setattr(os, 'replace', stop)
+    attack.case(f'temperature {name}: code', called('temperature', out, '--ratio', '--out', tmp_path/'shown')==CODES.get(number, 1))
+    monkeypatch.setattr(os, 'replace', usual)
+    said = capsys.readouterr().err
+    attack.case(f'temperature {name}: as before', files()==before, files().keys()^before.keys())
+    attack.case(f'temperature {name}: no traceback', 'Traceback' not in said and (number is not None or 'No space left' in said), said)
+    attack.case(f'temperature {name}: free', not (out/'.lock').exists() or (out/'.lock').read_text()=='')
+    if ignored: signal.signal(number, signal.SIG_IGN)

@@ -1,28 +1,36 @@
 "Every file the library reads: empty, cut, noise, of another type, a folder, a pipe, or lying about its size. An error names it, soon, in little memory."
 import json, os, shutil, struct, zipfile, zlib
 from pathlib import Path
-import h5py, numpy as np, pytest, torch
+import h5py, numpy as np, pytest, tifffile, torch
 from PIL import Image
+from winwin.cli import read_palette
 from winwin.data.benchmarks import NYUv2
+from winwin.data.catalogue import CocoNotes
 from winwin.data.flow_files import read_flow, write_flow
 from winwin.data.folders import SegFolder
-from winwin.data.images import find_files, read_depth, read_image, read_labels
+from winwin.data.images import find_files, image_bands, read_depth, read_image, read_labels, stored_size, turned_text
+from winwin.data.rasters import RasterFile
+from winwin.experiments.claims import read_results
+from winwin.experiments.studies import photo_table, read_study, trained_steps
 from winwin.inference.export import Exported
 from winwin.inference.readings import read_sums, write_sums
-from winwin.machine import resident
+from winwin.machine import resident, write_tensors
 from winwin.models.backbones import timm_encoder
-from winwin.models.released import load_croco
+from winwin.models.released import load_croco, load_depth_anything
 from winwin.models.dense import create_model
 from winwin.models.hub import load_model
 from winwin.models.loading import load_vit
 from winwin.tasks.depth import DepthTask
 from winwin.tasks.normals import NormalsTask
+from winwin.tasks.registry import check_task_name, make_task
 from winwin.tasks.stereo import read_disparity, write_disparity
 from winwin.temperature.checkpoint import open_run
 from winwin.temperature.search import sweep_temperature
 from winwin.training.checkpoints import read_state
 from winwin.training.recipes import train_recipe
+from winwin.workbench.lab import named_model
 from winwin.worlds.datasets import DrivingWorld
+from winwin.worlds.textures import Photos
 from .conftest import limit, tiny
 from .test_code import program
 
@@ -177,6 +185,40 @@ def test_images(tmp_path, attack):
     Image.fromarray(np.zeros((8,8), np.uint8)).save(tmp_path/'l.png')
     each_damage(attack, tmp_path/'l.png', lambda: read_labels(tmp_path/'l.png'))
 
+def read_whole(path):
+    raster = RasterFile(path)
+    return raster.read(0, 0, *raster.shape[1:])
+
+def test_rasters(tmp_path, attack):
+    path = tmp_path/'r.tif'
+    how = dict(tile=(32,32), compression='zlib', photometric='minisblack', planarconfig='contig')
+    tifffile.imwrite(path, rng.integers(0, 256, (64,80,5), np.uint8), **how)
+    for read in (read_whole, read_image, read_depth): each_damage(attack, path, lambda: read(path))
+    whole = path.read_bytes()
+    first = read_whole(path)
+    names = {256: 'width', 257: 'height', 322: 'tile width', 323: 'tile height', 258: 'bits', 259: 'compression', 277: 'bands', 324: 'offsets', 325: 'lengths'}
+    with tifffile.TiffFile(path) as file: tags = [file.pages[0].tags[code] for code in names]
+    for tag in tags:
+        at = tag.valueoffset # where its first number, or the list of numbers, stands
+        for value in (0, 1, 7, 255, 2**15, 2**16-1):
+            path.write_bytes(whole[:at] + struct.pack('<H', value) + whole[at+2:])
+            try:
+                with limit():
+                    raster = RasterFile(path)
+                    size = [min(n, 64) for n in raster.shape[1:]]
+                    ok,why = raster.read(0, 0, *size).shape[1:]==tuple(size),raster
+            except (ValueError,OSError) as error: ok,why = 'r.tif' in str(error),error
+            except BaseException as error: ok,why = False,repr(error)
+            attack.case(f'raster, {names[tag.code]} {value}', ok, why)
+    path.write_bytes(whole)
+    attack.case('the raster was good all the time', np.array_equal(read_whole(path), first))
+
+def test_headers_of_pipes(tmp_path, attack):
+    for name in ('a.png','a.tif','a.npy'):
+        os.mkfifo(tmp_path/name)
+        for read,found in ((image_bands,None), (stored_size,None), (turned_text,'')):
+            with limit(): attack.case(f'{read.__name__} {name}', read(tmp_path/name)==found)
+
 def test_files_that_claim_more_than_they_hold(tmp_path, attack):
     packed = bomb(3*2**26)
     for h,w in ((2**13,2**13), (2**31-1,1), (1,2**31-1), (30000,30000), (12000,12000)):
@@ -249,6 +291,61 @@ def test_splits(tmp_path, attack):
     for i,body in enumerate((b'', struct.pack('<II', 15, 8)+b'notzlib!', struct.pack('<II', 14, 2**31)+b'x', struct.pack('<II', 15, 0), struct.pack('<II', 15, len(b:=bomb(2**26)))+b)):
         (tmp_path/'s.mat').write_bytes(matrix(body))
         attack.refused(f'mat {i}', lambda: NYUv2(tmp_path/'n.mat', 'train', tmp_path/'s.mat'), 's.mat')
+
+# --- JSON and lists that winwin or somebody else wrote
+
+def test_notes_and_palettes(tmp_path, attack):
+    coco,colors = tmp_path/'coco.json',tmp_path/'colors.json'
+    coco.write_text('{"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}]}')
+    each_damage(attack, coco, lambda: CocoNotes(coco))
+    for kinds in ('[7]', '[{"id": 1}]', '[{"name": "a"}]', '[{"id": "x", "name": "a"}]', '[[]]', 'null', '{}'):
+        coco.write_text(f'{{"images": [], "annotations": [], "categories": {kinds}}}')
+        attack.refused(f'coco {kinds}', lambda: CocoNotes(coco), 'coco.json')
+    colors.write_text('[{"color": [1,2,3]}]')
+    each_damage(attack, colors, lambda: read_palette(str(colors)))
+    for rows in ('[]', '[7]', '[{}]', '[{"color": "x"}]', '[{"color": [1]}]', '[{"color": [256,0,0]}]', '[{"color": [-1,0,0]}]'):
+        colors.write_text(rows)
+        attack.refused(f'palette {rows}', lambda: read_palette(str(colors)), 'colors.json')
+
+def test_results(run, tmp_path, attack):
+    for name,read in {'flow-quiet': lambda: read_results(tmp_path, 'flow-quiet'), 'camvid': lambda: photo_table(tmp_path)}.items():
+        (tmp_path/f'{name}.json').write_text('[]')
+        each_damage(attack, tmp_path/f'{name}.json', read, skip=('missing',))
+        (tmp_path/f'{name}.json').unlink()
+    for what,data in damaged(b'[]'):
+        (tmp_path/'all.json').write_bytes(data)
+        attack.refused(f'study {what}', lambda: read_study('windows-seg', tmp_path/'all.json'), 'all.json')
+    out = shutil.copytree(run, tmp_path/'run')
+    each_damage(attack, out/'last'/'config.json', lambda: trained_steps(out), skip=('missing',))
+    for text in ('{}', '{"extra": 7}', '{"extra": {"step": null}}'):
+        (out/'last'/'config.json').write_text(text)
+        attack.refused(f'step {text}', lambda: trained_steps(out), 'config.json')
+
+def test_models_of_others(tmp_path, attack):
+    (tmp_path/'config.json').write_text('{"model_type": "vit"}')
+    each_damage(attack, tmp_path/'config.json', lambda: named_model(str(tmp_path)), skip=('missing',))
+    for name in ('model.safetensors','depth.pth'):
+        weights = {'pretrained.patch_embed.proj.weight': torch.zeros(2)}
+        write_tensors(tmp_path/name, weights) if name.endswith('safetensors') else torch.save(weights, tmp_path/name)
+        each_damage(attack, tmp_path/name, lambda: load_depth_anything(tmp_path/name))
+        attack.refused(f'odd {name}', lambda: load_depth_anything(tmp_path/name), name)
+
+def test_photographs(tmp_path, attack):
+    Image.fromarray(np.zeros((40,40,3), np.uint8)).save(tmp_path/'a.png')
+    photos = Photos(tmp_path)
+    each_damage(attack, tmp_path/'a.png', lambda: photos.cut(rng, (16,16)))
+
+def test_the_list_of_named_task_files(tmp_path, attack, monkeypatch):
+    "Damaged, it names no file; the next one that is named is added"
+    monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path))
+    (tmp_path/'mine.py').write_text('from winwin.tasks.depth import DepthTask\nclass Mine(DepthTask): name = "mine"\n')
+    name = f'{tmp_path}/mine.py:Mine'
+    (tmp_path/'winwin').mkdir()
+    for i,data in enumerate((b'\xff\xfe\n', NOISE, b'\0'*99)):
+        (tmp_path/'winwin'/'task-files.txt').write_bytes(data)
+        attack.refused(f'list {i}', lambda: check_task_name(name), 'mine.py')
+    make_task(name)
+    attack.case('added', check_task_name(name)==name)
 
 # --- Folders
 

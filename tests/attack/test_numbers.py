@@ -47,7 +47,7 @@ def test_tiles(attack):
 MODEL = create_model('winwin_seg_micro', num_classes=3, depth=1, dim=32, num_heads=2, head='linear').eval()
 IMAGE = torch.rand(1,3,32,32)
 CALLS = {
-    'images of bytes': lambda: predict(MODEL, (IMAGE*255).byte()), 'no image': lambda: predict(MODEL, IMAGE[:0]), 'no pixel': lambda: predict(MODEL, IMAGE[...,:0]), 'one side': lambda: predict(MODEL, IMAGE, mode='tile', size=(16,)),
+    'images of bytes': lambda: predict(MODEL, (IMAGE*255).byte()), 'images of whole numbers': lambda: predict(MODEL, IMAGE.long()), 'no image': lambda: predict(MODEL, IMAGE[:0]), 'no pixel': lambda: predict(MODEL, IMAGE[...,:0]), 'one side': lambda: predict(MODEL, IMAGE, mode='tile', size=(16,)),
     'tiles of nothing': lambda: predict(MODEL, IMAGE, mode='tile', size=(0,0)), 'a copy of nothing': lambda: predict(MODEL, IMAGE, mode='resize', size=(0,0)), 'negative': lambda: predict(MODEL, IMAGE, mode='tile', size=(-16,16)),
     'no batch': lambda: crop_windows(IMAGE[:0], Windows.full((2,2))), 'three for two heads': lambda: set_temperature(MODEL, [1.,2.,3.], heads=[0,1]), 'tau nan': lambda: set_temperature(MODEL, float('nan')),
     'grid inf': lambda: sample_windows((float('inf'),3), [(1,1)]), 'grid nan': lambda: Windows.full((float('nan'),2)), 'grid of letters': lambda: sample_windows('ab', [(1,1)]), 'corners in a list': lambda: Windows([[[0,0]]], [(1,1)], (2,2)),
@@ -56,6 +56,15 @@ CALLS = {
 
 def test_calls(attack):
     for name,call in CALLS.items(): attack.refused(name, call)
+
+def test_images_of_other_floats(attack):
+    "Either predicted, or refused with the way out"
+    want = predict(MODEL, IMAGE)
+    for dtype in (torch.float64, torch.float16, torch.bfloat16):
+        try: ok,why = (predict(MODEL, IMAGE.to(dtype)).float()-want).abs().max()<.1,''
+        except ValueError as error: ok,why = str(dtype).removeprefix('torch.') in str(error),error
+        except BaseException as error: ok,why = False,repr(error)
+        attack.case(f'images of {dtype}', ok, why)
 
 ONE,FOUR = dict(dim=16, num_outputs=2, patch_size=8),dict(dims=16, num_outputs=2, patch_size=8)
 SIZES = [(LinearHead, ONE), (ProbeHead, ONE), (ConvNeXtHead, ONE | dict(hidden=8, stride=4)), (UpsampleHead, FOUR | dict(cell_dim=4, hidden=8, depth=2, stride=4)), (DPTHead, FOUR | dict(feature_dim=8, last_dim=4)),

@@ -10,10 +10,11 @@ from winwin.training.checkpoints import find_model, read_state
 from winwin.training.log import read_log
 from winwin.training.loop import TrainConfig, TrainRun, fit, resume, train_step
 from winwin.temperature.checkpoint import open_run
-from winwin.training.recipes import change, get_preset, recipe_data, recipe_model, recipe_task, train_recipe
+from winwin.training.recipes import change, configured, get_preset, recipe_data, recipe_model, recipe_task, train_recipe
 from winwin.worlds.datasets import DrivingWorld
 import winwin.machine as machine
 from .conftest import limit, tiny
+from .test_files import damaged
 
 # --- Readers beside a writer
 
@@ -51,6 +52,55 @@ def test_a_reader_finds_what_a_crash_left(run, tmp_path, attack):
         load_model(find_model(out))
         read_state(out/'last')
         attack.case(f'{names}', sorted(os.listdir(out))==sorted(names), os.listdir(out))
+
+CRASHES = """
+import io, itertools, os, shutil, sys
+from pathlib import Path
+import winwin.machine as machine
+out = Path(sys.argv[1])
+if sys.argv[2]=='False': machine._swap = lambda one, other: False
+def content(number):
+    def write(at):
+        for name in ('model','state'): (at/name).write_text(number*9999)
+    return write
+def seen():
+    found = machine.find_folder(out/'last')
+    return {(found/k).read_text()[:1] for k in ('model','state')}, {len((found/k).read_text()) for k in ('model','state')}
+def deadly(f, count):
+    def call(*args, **options):
+        if next(count)==0: os.kill(os.getpid(), 9)
+        result = f(*args, **options)
+        if next(count)==0: os.kill(os.getpid(), 9)
+        return result
+    return call
+for k in itertools.count():
+    shutil.rmtree(out, ignore_errors=True)
+    machine.write_folder(out/'last', content('1'))
+    pid = os.fork()
+    if not pid:
+        count = itertools.count(-k)
+        for name in ('rename','replace','mkdir','unlink','rmdir','fsync','open'): setattr(os, name, deadly(getattr(os, name), count))
+        io.open = deadly(io.open, count)
+        machine._swap = deadly(machine._swap, count)
+        machine.write_folder(out/'last', content('2'))
+        os._exit(0)
+    died = os.waitstatus_to_exitcode(os.wait()[1])
+    numbers,sizes = seen()
+    assert len(numbers)==1 and numbers<={'1','2'} and sizes=={9999}, (k, numbers, sizes, os.listdir(out))
+    machine.write_folder(out/'last', content('3'))
+    assert seen()==({'3'},{9999}) and os.listdir(out)==['last'], (k, os.listdir(out))
+    print(k, died, *numbers, flush=True)
+    if died==0: break
+"""
+
+@pytest.mark.parametrize('swaps', [True, False])
+def test_killed_on_both_sides_of_every_file_operation(swaps, tmp_path, attack):
+    "A reader sees the folder before or after, whole; the next writer removes what is left"
+    p = subprocess.run([sys.executable, '-c', CRASHES, str(tmp_path/'run'), str(swaps)], capture_output=True, text=True, timeout=120)
+    rows = [o.split() for o in p.stdout.splitlines()]
+    attack.case('all points', p.returncode==0 and rows and rows[-1][1:]==['0','2'], p.stderr[-500:])
+    for k,died,number in rows[:-1]: attack.case(f'killed at point {k}', died=='-9')
+    attack.case('before and after', len(rows)>20 and {o[2] for o in rows}=={'1','2'}, rows)
 
 def test_an_incomplete_folder_never_replaces_a_complete_one(run, tmp_path, attack):
     for what in ('empty','one file','a file'):
@@ -118,6 +168,20 @@ def test_resume_after_a_temperature_was_chosen(run, cache, tmp_path, attack):
     model.encoder.blocks[0].attn.tau = 1.3
     save_model(model, out/'last', extra=model.saved['extra'])
     attack.refused('temperature', lambda: train_recipe(tiny(root=str(cache)), out, resume=True, progress=False), 'temperatures', '--undo')
+
+def test_options_from_a_file(run, tmp_path, attack):
+    "`--config` takes the options of a run, or a JSON of options"
+    recipe = get_preset('driving-seg')
+    file = tmp_path/'options.json'
+    file.write_text('{"steps": 7}')
+    for what,now in damaged(file.read_bytes()):
+        file.write_bytes(now)
+        attack.refused(f'options {what}', lambda: configured(recipe, file), 'options.json')
+    for odd in (dict(colour=1), dict(steps='7'), dict(steps=[]), dict(steps=float('nan')), dict(train=dict(speed=1)), dict(task=[]), dict(task=7), dict(windows={}), dict(extra={}), dict(extra=dict(recipe={})),
+                dict(extra=dict(recipe=dict(train=7))), dict(extra=dict(recipe=dict(train=dict(steps='x')))), dict(extra=dict(recipe=dict(model=dict(name=[])))), dict(steps=-1)):
+        file.write_text(json.dumps(odd))
+        attack.refused(f'options {odd}', lambda: configured(recipe, file))
+    attack.case('a run', configured(recipe, run).train.steps==3)
 
 # --- Numbers that are not finite
 

@@ -164,3 +164,13 @@ def test_a_folder_of_another_user_is_refused(tmp_path, attack, monkeypatch):
     theirs = tmp_path.stat().st_uid+1000
     monkeypatch.setattr(os, 'getuid', lambda: theirs)
     attack.refused('another owner', lambda: write_notebooks(tmp_path), 'another user')
+
+@pytest.mark.parametrize('user', [0, 1000])
+def test_only_root_may_be_root(user, tmp_path, attack, monkeypatch):
+    "JupyterLab refuses root unless it is told otherwise; the token is in no command line"
+    from winwin.workbench.lab import _command
+    monkeypatch.setattr(os, 'getuid', lambda: user)
+    for kind in ('lab','app'):
+        words = _command(kind, tmp_path, 8888)
+        attack.case(f'{kind}, user {user}', ('--allow-root' in words)==(user==0 and kind=='lab'), words)
+        attack.case(f'{kind}: no token', not any('token' in o.lower() for o in words), words)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 import numpy as np, torch
 from torch import Tensor
-from ..machine import patch, read_array, read_text
+from ..machine import patch, read_array, read_json, read_text
 from .images import IMAGE_SUFFIXES, describe_folder, find_files, read_depth, read_image
 from .images import size_text, to_images, turned_text
 from .folders import DepthFolder, FileDataset, SegFolder, paired_item, report_missing
@@ -159,19 +159,21 @@ class CocoNotes:
         path:str|Path, # The JSON
     ):
         self.path = Path(path)
-        try: found = json.loads(self.path.read_text(encoding='utf-8'))
-        except (ValueError,RecursionError) as error:
-            raise ValueError(f'{path} is not JSON: {error}') from error
+        found = read_json(self.path)
         lost = [k for k in ('images','annotations','categories')
-                if not isinstance(found, dict) or not isinstance(found.get(k), list)]
+                if not isinstance(found.get(k), list)]
         if lost: raise ValueError(f'{path} has no list {lost[0]!r}; files in COCO\'s format have '
                                   f'images, annotations and categories')
-        kinds = sorted(found['categories'], key=lambda o: o['id'])
-        self.names = tuple(o['name'] for o in kinds)
-        self.class_of = {o['id']: i for i,o in enumerate(kinds)}
+        try: names = {int(o['id']): str(o['name']) for o in found['categories']}
+        except (KeyError,TypeError,ValueError) as error:
+            raise ValueError(f'{path} has a category without a number id or a name: '
+                             f'{error!r}') from error
+        self.names = tuple(names[k] for k in sorted(names))
+        self.class_of = {k: i for i,k in enumerate(sorted(names))}
         self.images = found['images']
         self.annotations = found['annotations']
 
+# %% ../../nbs/data/06_catalogue.ipynb #5b934627
 def read_coco(
     path:str|Path, # JSON in COCO's format
 )->CocoNotes:

@@ -72,7 +72,7 @@ def image_bands(
 def _is_picture(path):
     "Whether a TIFF is grey or has colours, in 8 or 16 bits"
     try:
-        with Image.open(path) as img:
+        with Image.open(check_file(path)) as img:
             # what a sample beyond the colours is; 0: no alpha
             extra = img.tag_v2.get(338, ()) if img.format=='TIFF' else ()
             pages = getattr(img, 'n_frames', 1) if img.mode[0] in 'LI' else 1
@@ -178,7 +178,8 @@ def stored_size(
     "Size of an image from the header of its file"
     try:
         if image_bands(path) is not None: return _band_shape(Path(path))[1:]
-        with Image.open(path) as img: w,h = img.size[::-1] if _lies(img) else img.size
+        with Image.open(check_file(path)) as img:
+            w,h = img.size[::-1] if _lies(img) else img.size
         return h,w
     except (OSError,ValueError): return None
 
@@ -187,7 +188,8 @@ def turned_text(
 )->str: # Empty if it is stored upright
     "What to say if the size of an image differs from that of its target"
     try:
-        with Image.open(path) as img: orientation = img.getexif().get(_ORIENTATION, 1)
+        with Image.open(check_file(path)) as img:
+            orientation = img.getexif().get(_ORIENTATION, 1)
     except (OSError,ValueError): orientation = 1
     if orientation==1: return ''
     return (f'. The EXIF data of {path} say that it is to be turned (orientation {orientation}), '

@@ -32,9 +32,9 @@ class RasterFile:
         self.shape = page.samplesperpixel*len(self.pages),page.imagelength,page.imagewidth
         self.block = page.tile if page.is_tiled else (page.rowsperstrip,page.imagewidth)
         self.block = tuple(min(n, side) for n,side in zip(self.block, self.shape[1:]))
-        self.places = [_places(o) for o in self.pages] # offset and length of every block
         self.nodata = _nodata(page)
         self.file_bytes = self.path.stat().st_size
+        self.places = [_places(self, o) for o in self.pages]
         self.bytes_read = 0 # by this process
 
     def __reduce__(self): return RasterFile,(self.path,)
@@ -60,9 +60,24 @@ def _read_header(path):
         raise ValueError(f'{path} cannot be read as a TIFF ({path.stat().st_size} bytes): {error}; '
                          f'it is damaged or of another kind') from error
 
-def _places(page):
-    "Offset and length of every block of a page (blocks,2)"
-    return np.array([page.dataoffsets,page.databytecounts], np.int64).T
+# %% ../../nbs/data/08_rasters.ipynb #d5482354
+def _places(raster, page):
+    "Offset and length of every block of a page (blocks,2); the file must hold them"
+    if min(*raster.shape, *raster.block)<1:
+        raise ValueError(f'{raster.path} has shape {raster.shape} in blocks of {raster.block}; it '
+                         f'is damaged')
+    down,across = (math.ceil(n/side) for n,side in zip(raster.shape[1:], raster.block))
+    n = down*across*raster.planes
+    starts = page.dataoffsets
+    lengths = page.databytecounts
+    if not len(starts)==len(lengths)==n:
+        raise ValueError(f'{raster.path} has {len(starts)} offsets and {len(lengths)} lengths for '
+                         f'{plural(n, "block")}; it is damaged')
+    end = max((start+length for start,length in zip(starts, lengths) if length), default=0)
+    if end>raster.file_bytes or min(*starts, *lengths, 0)<0:
+        raise ValueError(f'{raster.path} has {raster.file_bytes} bytes, its blocks end at {end}; '
+                         f'it is cut short or damaged')
+    return np.array([starts,lengths], np.int64).T
 
 def _nodata(page):
     "The value that stands for no data, as GDAL writes it; none if there is none"
@@ -72,7 +87,7 @@ def _nodata(page):
     except ValueError: return None
 
 # %% ../../nbs/data/08_rasters.ipynb #e8d8e3d1
-_LARGE = 2**24 # pixels of a raster that is too large to be stored in strips
+_LARGE = 2**24 # pixels of a raster that is too large to be stored in strips, or of a tile that is
 
 def _check_layout(path, page, axes, shape):
     "Raise for a file whose windows cannot be read"
@@ -87,8 +102,12 @@ def _check_layout(path, page, axes, shape):
                          f'would read its rows from edge to edge; store it in tiles, for example '
                          f'with gdal_translate -co TILED=YES -co COMPRESS=DEFLATE, or with '
                          f'winwin.inference.tile_raster')
+    if page.is_tiled and math.prod(page.tile)>_LARGE:
+        raise ValueError(f'{path} has tiles of {"x".join(map(str, page.tile))} pixels, which are '
+                         f'decoded whole; store it in tiles of 256x256 or so')
     _check_codec(path, page)
 
+# %% ../../nbs/data/08_rasters.ipynb #26a2debf
 def _check_codec(path, page):
     "Raise for a compression that the installed packages cannot decode"
     from tifffile import TIFF
@@ -254,6 +273,7 @@ def class_values(
                          f'classes (--classes) or give --remap')
     return torch.from_numpy(x)
 
+# %% ../../nbs/data/08_rasters.ipynb #b07629e5
 def height_values(
     raster:RasterFile,     # File of one band
     scale:float|None,      # Metres per unit; none = 1
@@ -318,6 +338,7 @@ def _table(remap, ignore):
     for value,label in remap.items(): out[value] = label
     return out
 
+# %% ../../nbs/data/08_rasters.ipynb #054b61b2
 @patch
 def _check_pairs(self:RasterFolder):
     "Raise for targets of another size than their raster, or rasters with other bands"
@@ -387,6 +408,7 @@ def load(self:RasterFolder, i:int)->dict:
     if not self.lazy: maps = {k: o.whole() for k,o in maps.items()}
     return maps | dict(name=f'{self.names[n]}-{box[0]}-{left+box[1]}')
 
+# %% ../../nbs/data/08_rasters.ipynb #53f0188e
 @patch
 def sources(self:RasterFolder,
     n:int, # Number of the raster

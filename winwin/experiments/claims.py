@@ -12,7 +12,7 @@ import json, math, statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from ..machine import plural
+from ..machine import plural, read_json
 from ..tasks.task import Task
 from ..tasks.registry import make_task
 from ..inference.readings import paired_difference, read_sums
@@ -66,7 +66,7 @@ def read_results(
 )->list[dict]: # Empty if there is no file
     "Committed results of a study, the log-ratio temperature as a reading"
     path = Path(folder)/f'{study}.json'
-    runs = json.loads(path.read_text(encoding='utf-8')) if path.exists() else []
+    runs = read_json(path, list) if path.exists() else []
     for run in runs:
         if 'log_ratio_scores' in run: run['scores']['log-ratio'] = run['log_ratio_scores']
     return runs

@@ -21,7 +21,8 @@ import torch, torch.nn as nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 from torchvision.transforms.functional import to_pil_image
 from tqdm.auto import tqdm
-from ..machine import pick_device, plural, replace_file, unknown_name, write_text
+from ..machine import pick_device, plural, read_json, replace_file, unknown_name
+from ..machine import write_text
 from ..windows.layout import Windows
 from ..windows.schemes import parse_scheme
 from ..models.hub import bundled_model, bundled_models, load_model
@@ -516,7 +517,7 @@ def _train_once(recipe, out, demo, progress):
         shutil.rmtree(out, ignore_errors=True)
         scores = train_demo(recipe, out, 0, progress, demo.start)[0].scores
         replace_file(done, lambda to: to.write_text(json.dumps(scores)))
-    return json.loads(done.read_text())
+    return read_json(done)
 
 # %% ../../nbs/experiments/03_demo.ipynb #7e704e98
 def store_comparison(
@@ -528,7 +529,7 @@ def store_comparison(
     path = Path(path)
     entry = found | dict(command=command, date=datetime.now().strftime('%Y-%m-%d'),
                          machine=_machine(found['step']['device']))
-    known = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    known = read_json(path) if path.exists() else {}
     text = json.dumps(_plain(known | {found['task']: entry}), indent=1) + '\n'
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda to: to.write_text(text, encoding='utf-8'))

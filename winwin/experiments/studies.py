@@ -400,7 +400,10 @@ def trained_steps(
 )->int: # 0 if there is no checkpoint
     "Steps that the last checkpoint of a run has seen"
     path = finish_write(Path(folder)/'last')/'config.json'
-    return json.loads(path.read_text(encoding='utf-8'))['extra']['step'] if path.exists() else 0
+    if not path.exists(): return 0
+    try: return int(read_json(path)['extra']['step'])
+    except (KeyError,TypeError) as error:
+        raise ValueError(f'{path} names no step; it is no checkpoint of winwin train') from error
 
 def _write(path, result):
     write_text(path, json.dumps(result, indent=1) + '\n')
@@ -648,7 +651,7 @@ def photo_table(
             'CPU minutes of a run | memory | command |', '|---|---|---|---|---|---|---|']
     for name,(about,shown) in PHOTO_STUDIES.items():
         path = Path(folder)/f'{name}.json'
-        if path.exists(): rows.append(_photo_row(name, about, shown, json.loads(path.read_text())))
+        if path.exists(): rows.append(_photo_row(name, about, shown, read_json(path, list)))
     return '\n'.join(rows)
 
 def _photo_row(name, about, shown, runs):

@@ -106,7 +106,7 @@ _named = set() # files that were named in this process
 def _named_files():
     "Files that were named on this machine"
     place = _named_list()
-    lines = place.read_text(encoding='utf-8').splitlines() if place.is_file() else ()
+    lines = place.read_text(encoding='utf-8', errors='replace').splitlines() if place.is_file() else ()
     return _named | {*lines}
 
 def _named_list():

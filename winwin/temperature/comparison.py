@@ -137,7 +137,7 @@ def scores(self:FullLoss,
     for i in range(len(self)):
         batch = self.batch(i, model.patch_size)
         loss,maps,batch = _loss_and_map(model, batch, self.task)
-        losses.append(loss.double().item())
+        losses.append(loss.item())
         parts.append(_image_sums(self.task, maps, batch))
     total = {k: sum(o[k] for o in parts) for k in parts[0]}
     without = [nan]*len(parts)

@@ -94,6 +94,7 @@ def check(self:TrainConfig):
     if self.precision not in ('auto','no','bf16','fp16'):
         raise ValueError(f'precision {self.precision!r} is unknown; use auto, no, bf16 or fp16')
 
+# %% ../../nbs/training/03_loop.ipynb #d5e04960
 def newer_version(
     unknown:Sequence[str], # Names of settings
 )->ValueError:
@@ -109,7 +110,9 @@ def read_config(
     saved = dict(saved)
     if saved.pop('tensorboard', False): saved['trackers'] = ('tensorboard',) # earlier versions
     if unknown := sorted(saved.keys()-{f.name for f in fields(kind)}): raise newer_version(unknown)
-    if isinstance(saved.get('task'), str): check_task_name(saved['task'])
+    task = saved.get('task', 'seg')
+    if not isinstance(task, str): raise ValueError(f'damaged settings: the task is {task!r}')
+    check_task_name(task)
     try: return kind(**{k: tuple(v) if isinstance(v, list) else v for k,v in saved.items()})
     except TypeError as error: raise ValueError(f'damaged settings: {error}') from error
 

@@ -156,6 +156,8 @@ def read_recipe(
     "A recipe from its saved options; those of other tasks, which older versions wrote, are dropped"
     saved = {_OLD_NAMES.get(k, k): v for k,v in saved.items()}
     saved = dict(valid_share=0.) | saved # earlier versions held nothing out
+    if not isinstance(saved.get('train'), dict):
+        raise ValueError('the saved recipe has no settings of training; it is damaged')
     train = read_config(saved.pop('train'))
     recipe = Recipe(task=task_class(train.task)(), train=train)
     known = option_values(recipe)
@@ -327,7 +329,7 @@ def configured(
     train = saved.get('train')
     if isinstance(train, dict): saved = {k: v for k,v in saved.items() if k!='train'} | train
     given = {_OLD_NAMES.get(k, k): tuple(v) if isinstance(v, list) else v for k,v in saved.items()}
-    if 'task' in given: recipe = change(recipe, task=given['task'])
+    if isinstance(given.get('task'), str): recipe = change(recipe, task=given['task'])
     kinds = option_types(recipe)
     wrong = [str(_unknown_option(recipe, k, kinds)) for k in given if k not in kinds]
     wrong += [f'{k} {json.dumps(saved.get(k))} is not {_kind_text(kinds[k])}'

@@ -14,7 +14,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 import torch.nn as nn
-from ..machine import patch, unknown_name
+from ..machine import patch, read_json, unknown_name
 from ..models.backbones import timm_encoder
 from ..models.hub import bundled_model, bundled_models, load_model
 
@@ -142,7 +142,7 @@ def named_model(
     "A model from a folder, the package, the hub, transformers or timm"
     folder = Path(name).expanduser()
     config = folder/'config.json'
-    theirs = config.is_file() and 'model_type' in json.loads(config.read_text(encoding='utf-8'))
+    theirs = config.exists() and 'model_type' in read_json(config)
     if name in bundled_models(): return bundled_model(name)
     if folder.is_dir() and not theirs or name.startswith('hf:'): return load_model(name).eval()
     if theirs or '/' in name:

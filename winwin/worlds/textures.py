@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np, torch, torch.nn.functional as F
 from torch import Tensor
 from torchvision.transforms.functional import Image
-from ..machine import patch, plural, unknown_name
+from ..machine import check_file, patch, plural, unknown_name
 
 # %% ../../nbs/worlds/03_textures.ipynb #cc1c9ece
 def relief(
@@ -149,7 +149,7 @@ def make_texture(
 def _photo(path, stamp, limit):
     "Pixels (3,h,w) uint8 of a file, at most `limit` a side; `stamp`, its change time, is a key"
     try:
-        with Image.open(path) as img:
+        with Image.open(check_file(path)) as img:
             img.draft('RGB', (limit,limit))
             img = img.convert('RGB')
             img.thumbnail((limit,limit))
