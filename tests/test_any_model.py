@@ -7,6 +7,8 @@ from winwin.attention.any_model import AnyModel, look_at_calls
 from winwin.attention.recorder import AttentionRecorder, normalize_images
 from winwin.attention.statistics import attention_entropy, attention_rows
 from winwin.models.controls import attention_temperature, capture, watch_calls
+from winwin.temperature.matching import match_temperature
+from winwin.temperature.theory import log_ratio
 from winwin.windows.sampling import sample_windows
 from winwin.workbench.attention import AttentionExplorer
 from winwin.workbench.lab import named_model, write_yours
@@ -301,3 +303,30 @@ def test_your_model_and_image_in_one_command(tmp_path):
     assert repr(ex)=='AttentionExplorer(Dinov2Model, (14, 14) tokens)' and ex.flush().error is None
     with pytest.raises(ValueError, match='backbone'): named_model('vit_smal')
     ex.close()
+
+@pytest.mark.parametrize('name', ('vit','dinov2'))
+def test_temperature_of_foreign_models_is_matched(name):
+    "Larger images have more tokens; the temperature brings self-probability, entropy and gaps back, and only in its context"
+    model = make(THEIRS[name][0])
+    parts = dict(model.named_modules())
+    keys = [n for n in parts if n.rpartition('.')[2] in ('key','k_proj')]
+    assert len(keys)==2
+    for n in keys: parts[n].weight.copy_(parts[n.replace('key','query').replace('k_proj','q_proj')].weight*.2) # tokens see themselves first
+    imgs = torch.randn(2,3,256,256, generator=torch.Generator().manual_seed(0))
+    for by in ('self','entropy','gaps'):
+        found = match_temperature(model, imgs, 'crop:8', per='layer', by=by, bounds=(.3,4.))
+        assert found.tokens==(64,256) and len(found.tau)==2 and not found.unmatched
+        for n in found.tau:
+            assert (found.plain[n].mean()-found.train[n].mean()).abs()>2*(found.full[n].mean()-found.train[n].mean()).abs(), (by,n)
+    one = match_temperature(model, imgs, 'crop:8', bounds=(.3,4.)) # by entropy
+    assert one.by=='entropy' and len({*one.tau.values()})==1 and one.mean>1
+    shared = match_temperature(model, imgs, '2x5', by='entropy', bounds=(.3,4.)) # other tokens hidden
+    assert shared.tokens==(50,256) and shared.mean>1
+    plain = model(imgs, interpolate_pos_encoding=True).last_hidden_state if name=='vit' else model(imgs).last_hidden_state
+    with attention_temperature(model, log_ratio(*one.tokens)), capture(model) as seen:
+        model(imgs, interpolate_pos_encoding=True) if name=='vit' else model(imgs)
+    assert len(seen)==2
+    again = model(imgs, interpolate_pos_encoding=True).last_hidden_state if name=='vit' else model(imgs).last_hidden_state
+    assert torch.equal(plain, again)
+    with pytest.raises(ValueError, match="known by its calls"): match_temperature(model, imgs, 'crop:8', by='output')
+    with pytest.raises(ValueError, match='differ between images'): match_temperature(model, imgs, sample_windows((16,16), [(4,4)], batch=2))

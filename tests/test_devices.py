@@ -336,8 +336,9 @@ CALLS = {
     'DensePath WholeImage': lambda d: [DensePath(tiny(**o).to(d), pad=p)(torch.rand(1,3,64,96, device=d)) for o in ({}, dict(pos='sincos:4x4')) for p in (False,True)],
     'FlowPath': lambda d: FlowPath(tiny('flow').to(d))(*[torch.rand(1,3,64,96, device=d)]*2),
 
-    'match_temperature Match output_sizes': lambda d: [match_temperature(tiny().to(d), imgs, '2x4', per=per, by=by).table() for imgs,per,by in (
-        (SCENES['image'],'model','output'), (SCENES['image'].to(d),'layer','output'), (SCENES['image'],'head','self'), (SCENES['image'],'layer','entropy'))],
+    'match_temperature Match output_sizes row_means': lambda d: [match_temperature(tiny().to(d), imgs, '2x4', per=per, by=by).table() for imgs,per,by in (
+        (SCENES['image'],'model','output'), (SCENES['image'].to(d),'layer','output'), (SCENES['image'],'head','self'), (SCENES['image'],'layer','entropy'), (SCENES['image'],'head','gaps'))],
+    'critical_tau': lambda d: critical_tau(torch.randn(2,9, device=d)),
     'sweep_temperature Sweep FullLoss': lambda d: sweep_temperature(tiny(head='linear').to(d), FullLoss(SEG, make_task('seg', SEG), 2), [.9,1.,1.1], progress=False),
     'learn_temperature Learned': lambda d: learn_temperature(tiny().to(d), lambda m,i: m(SCENES['image'].to(d))[0].square().mean(), 1, check=1, progress=False),
     'compare_temperatures TemperatureTable ImageScores': lambda d: compare_temperatures(tiny(head='linear').to(d), SEG, SEG, make_task('seg', SEG), '2x4', 2, 2, 1, progress=False),

@@ -174,17 +174,40 @@ def test_page_of_an_idea(url, page):
     assert not page.get_by_text('from fastcore.test import').count(), 'hidden cells are hidden'
 
 @pytest.mark.browser
-def test_plotly_figures_are_drawn_offline(page, tmp_path, monkeypatch):
-    import plotly.graph_objects as go
+def test_curves_are_drawn_offline_and_are_pictures_without_scripts(page, browser, tmp_path, monkeypatch):
+    import matplotlib.pyplot as plt
+    from winwin.data.curves import hover
     monkeypatch.setattr(docs, 'SRC', tmp_path)
     (tmp_path/'_static').mkdir()
-    cell = mk_cell('fig')
-    cell.outputs = [dict(output_type='display_data', metadata={}, data={tool.PLOTLY: json.loads(go.Figure(go.Scatter(y=[1,3,2])).to_json())})]
-    docs.draw_plotly(cell, 0, '')
-    (tmp_path/'page.html').write_text(cell.outputs[0]['data']['text/html'])
-    page.goto((tmp_path/'page.html').as_uri())
-    page.wait_for_selector('#figure-0 .main-svg .scatter')
+    fig,ax = plt.subplots()
+    ax.plot([1,2,4], [1,3,2], 'o-', label='one')
+    ax.plot([1,2,4], [2,1,3], 'o-', label='two')
+    ax.set(xlabel='step', ylabel='loss')
+    ax.legend()
+    data = {k: v for k,v in hover(fig)._repr_mimebundle_().items() if k!='text/plain'}
+    parts = []
+    loaded = False
+    for i in range(2):
+        cell = mk_cell('fig', options_={'fig-cap': 'A `curve`'})
+        cell.outputs = [dict(output_type='display_data', metadata={}, data=dict(data))]
+        loaded = docs.draw_plotly(cell, i, '', loaded)
+        parts.append(cell.outputs[0]['data']['text/html'])
+    html = ''.join(parts)
+    assert loaded and html.count('_static/plotly.min.js')==1 and 'A <code>curve</code>' in html
+    file = tmp_path/'page.html'
+    file.write_text(f'<!doctype html><meta charset="utf-8">{html}', encoding='utf-8')
+    page.goto(file.as_uri())
+    for i in range(2): page.wait_for_selector(f'#figure-{i} .main-svg .scatter')
+    point = page.locator('#figure-0 .point').nth(1)
+    point.hover(force=True)
+    page.locator('#figure-0 .hovertext', has_text='step 2').wait_for()
+    page.locator('#figure-0 .legendtoggle').first.click()
+    page.wait_for_function("document.querySelectorAll('#figure-0 .trace.scatter').length==1")
     assert not page.problems and not page.outside
+    still = browser.new_context(java_script_enabled=False).new_page()
+    still.goto(file.as_uri())
+    assert still.locator('img').count()==2 and still.locator('img').first.bounding_box()['width']>200
+    still.context.close()
 
 # --- README.md and the tool
 

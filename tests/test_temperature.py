@@ -373,9 +373,9 @@ def test_compare_temperatures():
     model,task = create_model('winwin_seg_micro', num_classes=14, depth=1),winwin.make_task('seg', data)
     set_temperature(model, 1.05)
     t = compare_temperatures(model, data, data, task, '2x2', images=2, few=2, steps=2, progress=False)
-    assert [r['way'] for r in t.rows]==['none','log-ratio','matched','swept','learned'] and t.score=='mIoU'
+    assert [r['way'] for r in t.rows]==['none','log-ratio','matched','gaps','swept','learned'] and t.score=='mIoU'
     assert t.rows[0]['loss_difference']==t.rows[0]['score_difference']==0 and t.rows[1]['tau']==pytest.approx(log_ratio(8, 60))
-    assert [r['labels'] for r in t.rows]==[False]*3+[True]*2
+    assert [r['labels'] for r in t.rows]==[False]*4+[True]*2
     assert {*get_temperature(model).values()}=={1.05} and model.training
     assert 'log-ratio' in repr(t)
 

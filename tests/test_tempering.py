@@ -102,7 +102,7 @@ def test_dry_run_compare_and_out(run, tmp_path, capsys):
     assert {p.name for p in out.iterdir()}==names
     assert (at/'best/config.json').read_text()==text
     numbers = json.loads((out/'best-temperature-compare.json').read_text())
-    assert numbers['held']==2 and [r['way'] for r in numbers['rows']]==['none','log-ratio','matched','swept','learned']
+    assert numbers['held']==2 and [r['way'] for r in numbers['rows']]==['none','log-ratio','matched','gaps','swept','learned']
     assert numbers['to_swept']['swept']['loss']==0
     v = study.verdict(numbers)
     assert v['no_worse']==(numbers['rows'][2]['loss_difference']<=0)

@@ -8,7 +8,7 @@ line is what `winwin COMMAND --help` prints. nbs/rooms.toml has the sidebar ([pa
 find although a page does not say them ([search]). With a `git_url` in settings.ini, tutorials and how-tos link to Colab.
 Warnings are errors.
 """
-import ast, base64, hashlib, io, json, os, re, shutil, subprocess, sys, tokenize
+import ast, base64, hashlib, html, io, json, os, re, shutil, subprocess, sys, tokenize
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -435,21 +435,27 @@ def write_rooms(pages):
         text = '\n\n'.join(parts)
         (SRC/room/'index.md').write_text(text + '\n', encoding='utf-8')
 
-def draw_plotly(cell, i, up):
-    "Let the bundled plotly.js draw saved plotly figures"
+def draw_plotly(cell, i, up, loaded=False):
+    "Let the bundled plotly.js draw saved plotly figures, with their picture where no script runs; whether the page has the script now"
+    from winwin.data.curves import curve_html, plotly_script
+    cap = cell.options_.get('fig-cap', '').strip('"') if hasattr(cell, 'options_') else ''
     for o in cell.outputs:
         if not (fig := o.get('data', {}).pop(tool.PLOTLY, None)): continue
-        import plotly, plotly.io
         js = SRC/'_static'/'plotly.min.js'
-        if not js.exists(): shutil.copy(Path(plotly.__file__).parent/'package_data'/'plotly.min.js', js)
-        html = plotly.io.to_html(json.loads(json.dumps(fig)), full_html=False, include_plotlyjs=False, validate=False,
-                                 div_id=f'figure-{i}', config=dict(displaylogo=False, responsive=True))
-        o['data']['text/html'] = f'<div class="plotly"><script src="{up}_static/plotly.min.js"></script>{html}</div>'
+        if not js.exists(): shutil.copy(plotly_script(), js)
+        drawn = curve_html(json.loads(json.dumps(fig)), f'figure-{i}', o['data'].pop('image/png', ''), cap.replace('`', ''))
+        if not loaded: drawn = f'<script src="{up}_static/plotly.min.js"></script>{drawn}'
+        loaded = True
+        words = re.sub('`([^`]+)`', r'<code>\1</code>', html.escape(cap))
+        below = f'<figcaption><p><span class="caption-text">{words}</span></p></figcaption>' if cap else ''
+        o['data'] = {'text/html': f'<figure class="plotly align-default">{drawn}{below}</figure>'}
+    return loaded
 
 def write_page(page, path, pages):
     "Save a page as a notebook that myst-nb reads"
     names = {v: k for k,v in pages.items()}
     name = names[path]
+    loaded = False
     for i,c in enumerate(page.cells):
         if c.options_.get('made'): continue # links are as Sphinx wants them
         if c.cell_type=='markdown':
@@ -461,7 +467,7 @@ def write_page(page, path, pages):
             cap = opt.get('fig-cap')
             if cap: c.metadata['mystnb'] = {'figure': {'caption': link_names(cap, lambda n: '#' + label(n))}}
             if alt := opt.get('fig-alt', cap): c.metadata.setdefault('mystnb', {})['image'] = {'alt': alt}
-            draw_plotly(c, i, '../'*name.count('/'))
+            loaded = draw_plotly(c, i, '../'*name.count('/'), loaded)
     (SRC/name).parent.mkdir(parents=True, exist_ok=True)
     write_nb(page, SRC/f'{name}.ipynb')
 

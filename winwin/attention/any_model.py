@@ -67,7 +67,7 @@ class CalledLayer:
     reason:str=''  # Why its attention cannot be shown in the image; empty = it can
     prefix:int=0   # Tokens in front of those of the image; -1 if it attends to some of them only
 
-# %% ../../nbs/attention/02_any_model.ipynb #a9317a6e
+# %% ../../nbs/attention/02_any_model.ipynb #fd7ba28d
 class AnyModel(nn.Module):
     "Any vision transformer that calls fused attention, ready for `AttentionRecorder`"
     def __init__(self,
@@ -95,16 +95,16 @@ class NotSeen(ValueError): "What was asked for is not among the tokens that a mo
 
 def look_at_calls(
     model:AnyModel,                # Model
-    img:Tensor,                    # Normalised image (1,3,H*P,W*P)
-    see:Callable[...,None],        # Called with name, layer, q (1,heads,N,D) and k
-    windows:Windows|None=None,     # Tokens that exist; none = all
+    img:Tensor,                    # Normalised images (B,3,H*P,W*P)
+    see:Callable[...,None],        # Called with name, layer, q (B,heads,N,D) and k
+    windows:Windows|None=None,     # Tokens that exist, the same in all images; none = all
     taus:dict[str,float|Tensor]|None=None, # Temperatures by layer; none = as trained
 ):
     "Run a model and call `see` with the queries and keys of every layer"
     full = img.shape[-2]//model.patch_size*(img.shape[-1]//model.patch_size)
     def attend(call:FusedCall):
-        if not _is_among_tokens(call, full): return call.run()
-        layer,q,k = _shown(call, full)
+        if not _is_among_tokens(call, full*len(img)): return call.run()
+        layer,q,k = _shown(call, full, len(img))
         if windows is not None and layer.reason:
             raise NotSeen(f'{layer.reason}; so the model cannot be run on windows')
         at = None if windows is None else _seen_by(call, windows, full)
@@ -121,11 +121,11 @@ def _is_among_tokens(call, full):
     tokens = call.q.shape[-2]
     return tokens==call.k.shape[-2] and tokens*len(call.q)>=full
 
-def _shown(call, full):
+def _shown(call, full, batch):
     "A call's layer with its queries and keys, or with the reason why they cannot be shown"
     tokens = call.q.shape[-2]
     layer = CalledLayer(call.q.shape[1], prefix=tokens-full)
-    if not 0<=tokens-full<=most_in_front or len(call.q)>1:
+    if not 0<=tokens-full<=most_in_front or len(call.q)!=batch:
         layer.prefix = -1
         layer.reason = (f'{call.name} attends among {tokens} tokens at a time, the image has '
                         f'{full}: its attention is local')

@@ -191,6 +191,7 @@ def _cell(self:AttentionComparison, stat:str, name:str)->str:
     digits = 4 if stat=='self-probability' else 2
     return f'{windows:>13.{digits}f}{full:>9.{digits}f}'
 
+# %% ../../nbs/attention/01_views.ipynb #1513a04b
 @patch
 def show(self:AttentionComparison):
     "Three panels over the layers: heads as dots, their means as lines"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .items import band_arguments, Careful, raise_errors, too_small, usual_size
     from .rasters import RasterFile, RasterSource, raster_bands, no_data, image_values
     from .rasters import class_values, height_values, RasterFolder
+    from .curves import curves_json, HoverFigure, hover, curve_html, plotly_script, save_curves
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'IMAGE_SUFFIXES': 'images', 'LABEL_SUFFIXES': 'images', 'DEPTH_SUFFIXES': 'images',
@@ -70,6 +71,8 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'RasterFile': 'rasters', 'RasterSource': 'rasters', 'raster_bands': 'rasters',
     'no_data': 'rasters', 'image_values': 'rasters', 'class_values': 'rasters',
     'height_values': 'rasters', 'RasterFolder': 'rasters',
+    'curves_json': 'curves', 'HoverFigure': 'curves', 'hover': 'curves', 'curve_html': 'curves',
+    'plotly_script': 'curves', 'save_curves': 'curves',
 }
 __all__ = [*_HOME]
 

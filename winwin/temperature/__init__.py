@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .theory import constant_attention, constant_self_probability, constant_tau
-    from .theory import constant_height, show_discrepancy, log_ratio
-    from .matching import output_sizes, Match, match_temperature
+    from .theory import constant_height, show_discrepancy, log_ratio, critical_tau
+    from .matching import output_sizes, row_means, Match, match_temperature
     from .search import sweep_temperature, Sweep, learn_temperature, Learned
     from .comparison import wide_taus, FullLoss, ImageScores, TemperatureTable, difference_text
     from .comparison import compare_temperatures, token_counts
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'constant_attention': 'theory', 'constant_self_probability': 'theory',
     'constant_tau': 'theory', 'constant_height': 'theory', 'show_discrepancy': 'theory',
-    'log_ratio': 'theory',
-    'output_sizes': 'matching', 'Match': 'matching', 'match_temperature': 'matching',
+    'log_ratio': 'theory', 'critical_tau': 'theory',
+    'output_sizes': 'matching', 'row_means': 'matching', 'Match': 'matching',
+    'match_temperature': 'matching',
     'sweep_temperature': 'search', 'Sweep': 'search', 'learn_temperature': 'search',
     'Learned': 'search',
     'wide_taus': 'comparison', 'FullLoss': 'comparison', 'ImageScores': 'comparison',

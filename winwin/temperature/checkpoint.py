@@ -169,6 +169,7 @@ def _training_windows(run, loss, draws=4):
     drawn = [run.task.draw_windows(batch, scheme, patch, source) for _ in range(draws)]
     return [(o['windows'],o['windows2']) for o in drawn]
 
+# %% ../../nbs/temperature/04_checkpoint.ipynb #4d62650e
 def _learn(run, loss, o):
     "Learn one temperature per head by gradient descent: needs labels"
     found = learn_temperature(run.model, loss, o['steps'], o['per'] or 'head', o['kind'],

@@ -71,6 +71,7 @@ def batch(self:FullLoss,
         self.kept[i] = out
     return out
 
+# %% ../../nbs/temperature/03_comparison.ipynb #f06d1de8
 @patch
 def frames(self:FullLoss,
     n:int,      # Images
@@ -210,7 +211,7 @@ def compare_temperatures(
     taus:Sequence[float]|None=None,   # To sweep over; none = `wide_taus`
     progress:bool=True,               # Show bars
 )->TemperatureTable:
-    "Score no temperature, log-ratio, matched, swept and learned on held-out images, with cost"
+    "Score the methods of choosing a temperature on held-out images, with cost"
     loss = FullLoss(data, task, images)
     full = FullLoss(held, task)
     frames = loss.frames(few, model.patch_size)
@@ -218,10 +219,11 @@ def compare_temperatures(
     bars = dict(progress=progress)
     def ratio(): set_temperature(model, log_ratio(*tokens), kind)
     def matched(): match_temperature(model, frames, windows, **match or {})
+    def gaps(): match_temperature(model, frames, windows, **(match or {}) | dict(by='gaps'))
     def swept(): sweep_temperature(model, loss, taus or wide_taus, kind, coarse=True, **bars)
     def learned(): learn_temperature(model, loss, steps, kind=kind, **bars)
     ways = {'none': None, 'log-ratio': ratio}
-    ways |= dict(matched=matched, swept=swept, learned=learned)
+    ways |= dict(matched=matched, gaps=gaps, swept=swept, learned=learned)
     before = get_temperature(model)
     out = TemperatureTable([], {}, {}, task.score)
     try:

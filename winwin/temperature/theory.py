@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['constant_attention', 'constant_self_probability', 'constant_tau', 'constant_height',
-           'show_discrepancy', 'log_ratio']
+           'show_discrepancy', 'log_ratio', 'critical_tau']
 
 # %% ../../nbs/temperature/00_theory.ipynb #4f624f19
 import math
@@ -53,6 +53,7 @@ def constant_self_probability(
         total = total + side(y, corner[:,0], h, H)*side(x, corner[:,1], w, W)
     return math.exp(height)/total
 
+# %% ../../nbs/temperature/00_theory.ipynb #313a7c7c
 def _profile(windows, head_dim, base):
     "g(d) for d = 0, 1, ... in float64; in float32 on Apple's GPUs, which have no more"
     n = head_dim//4
@@ -157,3 +158,15 @@ def log_ratio(
     if n_train<2 or n_test<2:
         raise ValueError(f'{n_train} and {n_test} tokens: both must be at least 2')
     return math.log(n_test)/math.log(n_train)
+
+# %% ../../nbs/temperature/00_theory.ipynb #6adf5fd7
+def critical_tau(
+    logits:Tensor,  # Logits (...,M) of rows at temperature 1, M at least 2
+)->Tensor: # (...); infinite where two keys share the largest logit
+    "Temperature scale at which rows of attention concentrate, from the gaps to the largest logit"
+    keys = logits.shape[-1] if logits.ndim else 0
+    if keys<2: raise ValueError(f'logits {tuple(logits.shape)}: a row needs at least 2 keys')
+    ordered = logits.sort(-1, descending=True).values
+    gaps = ordered[...,:1]-ordered[...,1:]
+    counts = torch.arange(2, keys+1, device=logits.device, dtype=gaps.dtype)
+    return (counts.log()/gaps).amax(-1)

@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from ..machine import check_file, cpu_seconds, patch, read_json, replace_file, resident
 from ..machine import unknown_name, without_nan, write_text
 from ..windows.layout import rgb_picture
+from ..data.curves import hover
 from ..tasks.task import Task
 
 # %% ../../nbs/training/02_log.ipynb #1f58e37e
@@ -284,11 +285,8 @@ class LiveCurve:
         self.lines.append(line)
         if time.monotonic()-self.last<self.every and 'eval' not in line: return
         self.last = time.monotonic()
-        import matplotlib.pyplot as plt
-        axs = show_log(self.lines)
-        fig = axs[0].figure
-        plt.close(fig) # or the notebook would draw it once more at the end of the cell
         show = sys.modules.get('IPython.display') # loaded in a notebook only
         if show is None: return
+        fig = hover(show_log(self.lines))
         if self.handle is None: self.handle = show.display(fig, display_id=True)
         else: self.handle.update(fig)
