@@ -156,18 +156,21 @@ class Eval:
     mode:str='full'                         # How to predict: full, tile or resize
     size:tuple[int,int]|None=None           # Size of a tile or small copy, pixels (height width)
     overlap:float=.5                        # Overlap of neighbouring tiles, as a fraction
+    position_scale:str|None=None            # Of positions: training size / test size, or ntk:0.5
     device:str='auto'                       # Device: cpu, cuda, ...; auto = a GPU if there is one
     json:bool=False                         # Print JSON instead of text
 
     def run(self)->int: # 0
         "Print the scores"
         from winwin.machine import pick_device
+        from winwin.models.controls import set_position_scale
         from winwin.models.hub import load_model
         from winwin.tasks.task import evaluate
         from winwin.training.checkpoints import find_model
         from winwin.training.recipes import check_held_out, held_out_text
         from winwin.training.recipes import recipe_data, recipe_task
         model = load_model(find_model(self.checkpoint), pick_device(self.device))
+        if self.position_scale is not None: set_position_scale(model, self.position_scale)
         recipe = self._recipe(model)
         data = recipe_data(recipe, 'valid')
         check_held_out(model.saved['extra'], data)
@@ -226,7 +229,7 @@ class Predict:
     format:str|None=None                    # Flow: file format, .flo .pfm .png (KITTI) .flo5 .npy
     largest:float|Literal['all']|None=None  # Flow: length in full colour; all = the longest of all
     submission:str|None=None                # Flow: SOURCE is sintel, kitti2015, kitti2012 or spring
-    position_scale:float|None=None          # Factor of token positions: training size / test size
+    position_scale:str|None=None            # Of positions: training size / test size, or ntk:0.5
     bands:tuple[int,int,int]|None=None      # Bands to show as red, green and blue, counted from 0
     overwrite:bool=False                    # Replace existing files
     device:str='auto'                       # Device: cpu, cuda, ...; auto = a GPU if there is one
@@ -371,7 +374,7 @@ class Export:
     format:Literal['onnx','torch']='onnx' # Format of the file
     size:tuple[int,int]|None=None         # Pixels (height width); none = as in training
     dynamic:bool=False                    # Any number of images, any size in whole patches
-    position_scale:float|None=None        # Factor of token positions: training size / test size
+    position_scale:str|None=None          # Of positions: training size / test size, or ntk:0.5
     out:Annotated[str|None, tyro.conf.arg(aliases=['-o'])]=None # File; none = model.onnx or .pt2
 
     def run(self)->int: # 0
