@@ -643,7 +643,7 @@ class BenchCommand:
 @dataclass
 class Lab:
     "Open the workbench: JupyterLab with notebooks of the explorers."
-    explorer:str|None=None  # windows, guidance, attention or temperature; none = all
+    explorer:str|None=None  # windows, guidance, attention, temperature or gallery; none = all
     port:int|None=None      # Port to listen on; none = the first free one
     browser:Annotated[bool, tyro.conf.arg(help='Do not open the browser')]=True # Open the browser
     folder:str='winwin-lab' # Folder for the notebooks; existing files are kept
