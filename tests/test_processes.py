@@ -122,6 +122,14 @@ def test_fsdp2_is_one_process_with_twice_the_batch(starter, tmp_path, wrap, over
     half = starter.run(tmp_path/'half', 2, True, wrap, batch_size=1, precision='fp16', **over)
     assert half['same'] and half['losses']!=two['losses'] and half['losses']==pytest.approx(one['losses'], rel=.02)
 
+def test_ddp_is_one_process_with_twice_the_batch(starter, tmp_path):
+    over = dict(ema=.9, accumulate=2)
+    one = starter.run(tmp_path/'one', batch_size=2, **over)
+    two = starter.run(tmp_path/'two', 2, batch_size=1, **over)
+    assert one['same'] and two['same']
+    close(one, two)
+    assert two['score']==pytest.approx(one['score'], abs=.02)
+
 def test_fsdp2_resumes_exactly_and_on_one_process(starter, tmp_path):
     "The checkpoint of two processes, each with a part of every weight, is resumed by two, and by one that accumulates two batches"
     over = dict(batch_size=1, ema=.9, windows='2x3')

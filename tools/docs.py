@@ -403,6 +403,7 @@ def live_pages(to):
         for name,(kind,*_) in explorers.items(): make_live(kind, name).save(LIVE/f'{name}.html')
         mark.write_text(now)
     for name in explorers: shutil.copy(LIVE/f'{name}.html', to/f'{name}.html')
+    shutil.copytree(LIB/'static'/'gallery', to/'gallery', ignore=shutil.ignore_patterns('*.json'))
 
 def make_live(kind, name):
     "An explorer on built-in data, with all marks on the curve of the temperature"

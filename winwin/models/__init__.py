@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .positions import rope_table, apply_rope, rotate_pairs, half_to_pairs, pairs_to_half
-    from .positions import sincos_pos, trained_grid
+    from .positions import SCALE_KINDS, parse_scale, scaled_frequencies, rope_table, apply_rope
+    from .positions import rotate_pairs, half_to_pairs, pairs_to_half, sincos_pos, trained_grid
     from .layers import attend, Attention, rotate_back, gelu, Mlp, Block, to_tiles, from_tiles
     from .layers import attend_locally, CrossAttention, DecoderBlock, LoRALinear, add_lora
     from .layers import merge_lora, plain_state
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .heads import Head, LinearHead, ProbeHead, ConvNeXtBlock, ConvNeXtHead, UpsampleHead
     from .heads import ResidualConvUnit, FeatureFusion, DPTHead, dpt_hooks, DecoupledDPTHead
     from .heads import ConvStem, FlowUpdate, WindowMatch, MatchingHead
-    from .backbones import BACKBONES, TimmEncoder, embed_timm, grid_places, list_backbones
+    from .backbones import BACKBONES, NEWER, TimmEncoder, embed_timm, grid_places, list_backbones
     from .backbones import timm_encoder
     from .dense import decoder_sizes, WindowModel, DenseModel, FlowModel, MatchingModel
     from .dense import CompletionModel, list_models, list_heads, model_task, model_frames
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .hub import bundled_model
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
+    'SCALE_KINDS': 'positions', 'parse_scale': 'positions', 'scaled_frequencies': 'positions',
     'rope_table': 'positions', 'apply_rope': 'positions', 'rotate_pairs': 'positions',
     'half_to_pairs': 'positions', 'pairs_to_half': 'positions', 'sincos_pos': 'positions',
     'trained_grid': 'positions',
@@ -53,8 +54,9 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'FeatureFusion': 'heads', 'DPTHead': 'heads', 'dpt_hooks': 'heads',
     'DecoupledDPTHead': 'heads', 'ConvStem': 'heads', 'FlowUpdate': 'heads',
     'WindowMatch': 'heads', 'MatchingHead': 'heads',
-    'BACKBONES': 'backbones', 'TimmEncoder': 'backbones', 'embed_timm': 'backbones',
-    'grid_places': 'backbones', 'list_backbones': 'backbones', 'timm_encoder': 'backbones',
+    'BACKBONES': 'backbones', 'NEWER': 'backbones', 'TimmEncoder': 'backbones',
+    'embed_timm': 'backbones', 'grid_places': 'backbones', 'list_backbones': 'backbones',
+    'timm_encoder': 'backbones',
     'decoder_sizes': 'dense', 'WindowModel': 'dense', 'DenseModel': 'dense', 'FlowModel': 'dense',
     'MatchingModel': 'dense', 'CompletionModel': 'dense', 'list_models': 'dense',
     'list_heads': 'dense', 'model_task': 'dense', 'model_frames': 'dense', 'model_bands': 'dense',

@@ -20,6 +20,7 @@ import torch, torch.nn.functional as F, torch.nn as nn
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from ..machine import unknown_name
+from .positions import SCALE_KINDS, parse_scale
 from .layers import Attention, CrossAttention, DecoderBlock, LoRALinear
 from .layers import add_lora, merge_lora
 
@@ -567,29 +568,42 @@ def size_scale(
 
 # %% ../../nbs/models/07_controls.ipynb #fd51e446
 def set_position_scale(
-    model:nn.Module,                  # Model of this library with rotary positions
-    scale:float|None=None,            # Multiplies all positions; none = from the sizes
+    model:nn.Module,                  # Model with rotary positions, of this library or timm
+    scale:float|str|None=None,        # Number, 'ntk:0.5' or 'yarn:0.5:20'; none = from the sizes
     trained:tuple[int,int]|None=None, # Without `scale`: size (H,W) in training
     size:tuple[int,int]|None=None,    # Without `scale`: size of the images to predict
-)->float: # The previous scale
+    kind:str='linear',                # Without `scale`: one of `SCALE_KINDS`; yarn takes pixels
+)->float|str: # The previous scale
     "Multiply the positions of all tokens, in the encoder and the decoder"
     before = get_position_scale(model)
     if (scale is None) == (trained is None or size is None):
         raise ValueError('give a scale, or the sizes of training images and of those to predict, '
                          'as trained=(H,W) and size=(H,W)')
-    scale = size_scale(trained, size) if scale is None else float(scale)
-    if not 0<scale<float('inf'):
-        raise ValueError(f'scale {scale} must be positive; 1 leaves positions as they are')
-    for m in _rotating(model): m.rope_scale = scale
+    if scale is None: scale = _scale_by_sizes(model, trained, size, kind)
+    if parse_scale(scale)[0]=='linear': scale = parse_scale(scale)[1] # '0.5' is a number
+    encoder = getattr(model, 'encoder', model)
+    if hasattr(encoder, 'scale_positions'): encoder.scale_positions(scale)
+    else:
+        for m in _rotating(model): m.rope_scale = scale
     if hasattr(model, 'config'):
         model.config = _with_scale(model.config, scale, hasattr(model, 'decoder'))
     return before
 
 def get_position_scale(
-    model:nn.Module, # Model of this library with rotary positions
-)->float:
-    "The factor of the positions, 1 as trained"
+    model:nn.Module, # Model with rotary positions
+)->float|str:
+    "The scale of the positions, 1 as trained"
+    encoder = getattr(model, 'encoder', model)
+    if hasattr(encoder, 'scale_positions'): return encoder.rope_scale
     return _rotating(model)[0].rope_scale
+
+def _scale_by_sizes(model, trained, size, kind):
+    "The scale of a kind for two sizes in pixels"
+    if kind not in SCALE_KINDS: raise unknown_name('kind of scale', kind, SCALE_KINDS)
+    factor = size_scale(trained, size)
+    if kind=='linear': return factor
+    side = max(trained)/model.patch_size
+    return f'{kind}:{factor:g}' + (f':{side:g}' if kind=='yarn' else '')
 
 # %% ../../nbs/models/07_controls.ipynb #08be3433
 def _rotating(model):

@@ -159,7 +159,7 @@ def _known_arguments(name, within):
                                                MatchingHead,UpsampleHead]).get(within, [ViT])
     words = () if within else ('head','head_args','num_classes','num_outputs','flow_scale','scaled',
                                'mean','std','decoder','relative','tied','quiet','checkpointing',
-                               'hooks','norm_all','antialias')
+                               'hooks','norm_all','antialias','rope_scale')
     if ':' in name and not within:
         from timm.models.eva import Eva
         from timm.models.vision_transformer import VisionTransformer

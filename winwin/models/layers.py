@@ -12,7 +12,7 @@ import torch, torch.nn.functional as F, torch.nn as nn
 from torch import Tensor
 from ..machine import check_positive, check_sizes, patch
 from ..windows.layout import Windows
-from .positions import rope_table, rotate_pairs
+from .positions import parse_scale, rope_table, rotate_pairs
 
 # %% ../../nbs/models/01_layers.ipynb #ff4e7669
 def attend(
@@ -33,7 +33,8 @@ class _RotaryAttention(nn.Module):
     def __init__(self, dim, num_heads, rope_base, rope_scale, relative):
         super().__init__()
         check_sizes(dim=dim, num_heads=num_heads)
-        check_positive(rope_base=rope_base, rope_scale=rope_scale)
+        check_positive(rope_base=rope_base)
+        parse_scale(rope_scale)
         if dim%num_heads:
             raise ValueError(f'dim {dim} is not divisible by num_heads {num_heads}')
         self.num_heads = num_heads
@@ -62,7 +63,7 @@ class Attention(_RotaryAttention):
         num_heads:int=8,      # Heads; C/heads must be divisible by 4
         qkv_bias:bool=True,   # Bias of the q, k, v projection
         rope_base:float=100., # Frequency base of the rotation
-        rope_scale:float=1.,  # Multiplies all positions
+        rope_scale:float|str=1., # Multiplies positions, or 'ntk:0.5', 'yarn:0.5:20'
         relative:bool=False,  # Rotate values too and the output back: values carry their offset
     ):
         super().__init__(dim, num_heads, rope_base, rope_scale, relative)
@@ -129,7 +130,7 @@ class Block(nn.Module):
         mlp_ratio:float=4.,   # Hidden channels of the MLP over C
         qkv_bias:bool=True,   # Bias of the q, k, v projection
         rope_base:float=100., # Frequency base of the rotation
-        rope_scale:float=1.,  # Multiplies all positions
+        rope_scale:float|str=1., # Multiplies positions, or 'ntk:0.5', 'yarn:0.5:20'
         local_window:int|None=None, # ViT-Det: side of the tiles to attend in; none = all tokens
         relative:bool=False,  # Rotate values too, see `Attention`
     ):
@@ -201,7 +202,7 @@ class CrossAttention(_RotaryAttention):
         num_heads:int=8,      # Heads; C/heads must be divisible by 4
         qkv_bias:bool=True,   # Bias of the projections
         rope_base:float=100., # Frequency base of the rotation
-        rope_scale:float=1.,  # Multiplies all positions
+        rope_scale:float|str=1., # Multiplies positions, or 'ntk:0.5', 'yarn:0.5:20'
         relative:bool=False,  # Rotate values by the key's position, outputs back by the query's
     ):
         super().__init__(dim, num_heads, rope_base, rope_scale, relative)
@@ -255,7 +256,7 @@ class DecoderBlock(nn.Module):
         mlp_ratio:float=4.,     # Hidden channels of the MLP over C
         qkv_bias:bool=True,     # Bias of the q, k, v projections
         rope_base:float=100.,   # Frequency base of the rotation
-        rope_scale:float=1.,    # Multiplies all positions
+        rope_scale:float|str=1., # Multiplies positions, or 'ntk:0.5', 'yarn:0.5:20'
         relative:bool=False,    # Rotate values too, see `Attention`
     ):
         super().__init__()

@@ -62,6 +62,7 @@ class TrainConfig:
     precision:str='auto'          # 'no', 'bf16', 'fp16'; auto = bf16 if the GPU has it, no on CPUs
     compile:bool=False            # Compile model and loss with torch.compile, once per layout
     checkpointing:bool=False      # Recompute activations in the backward pass: less memory
+    rescale_positions:float|None=None # DINOv3: largest factor of coordinates; 2 as its authors
     seed:int=0                    # Of order, augmentation and windows
     workers:int=0                 # Processes that load data
     log_every:int=10              # Steps between lines of the log
@@ -193,12 +194,22 @@ def _choose_weights(self:TrainRun, model):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(self.config.seed, 4))
         if what!='all': set_trainable(model, what)
+    if self.config.rescale_positions is not None: _vary_positions(model, self.config)
     for part in model.modules() if self.config.checkpointing else ():
         if hasattr(part, 'checkpointing'): part.checkpointing = True
     self.low_rank = any(isinstance(m, LoRALinear) for m in model.modules())
     if self.low_rank and what=='all' and self.out is not None:
         raise ValueError("the model has changes of low rank (LoRA), which the checkpoint's "
                          "settings do not name; give TrainConfig train='lora:16', or out=None")
+
+# %% ../../nbs/training/03_loop.ipynb #83998aa7
+def _vary_positions(model, config):
+    "Rescale coordinates in training; an error for models that have none"
+    encoder = getattr(model, 'encoder', model)
+    if not hasattr(encoder, 'vary_positions'):
+        raise ValueError(f'rescale_positions {config.rescale_positions} is for DINOv3 from timm, '
+                         f'this is a {type(encoder).__name__}; leave it out')
+    encoder.vary_positions(config.rescale_positions)
 
 # %% ../../nbs/training/03_loop.ipynb #76750499
 def _save_if_loading_fails(run, source):
