@@ -1,7 +1,8 @@
 "Packaging entry point; every value lives in settings.ini (edit there, not here)."
 from configparser import ConfigParser
 from pathlib import Path
-import re, shlex, setuptools
+import json, re, shlex, setuptools
+from setuptools.command.build_py import build_py
 
 ini = ConfigParser(delimiters=['='], interpolation=None)
 ini.read('settings.ini', encoding='utf-8')
@@ -22,6 +23,18 @@ urls = {'Paper': cfg['paper_url'], 'Source': cfg['git_url'], 'Documentation': cf
 entries = {'console_scripts': words('console_scripts')}
 if cfg['doc_host']: entries['nbdev'] = [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"] # lets other nbdev sites link here
 
+class BuildWithTutorials(build_py):
+    "Packs the tutorials, without results, so that `winwin lab` can write them"
+    def run(self):
+        super().run()
+        if self.editable_mode: return # they are where they are
+        to = Path(self.build_lib)/cfg['lib_path']/'static'/'tutorials'
+        to.mkdir(parents=True, exist_ok=True)
+        for file in sorted(Path('nbs/tutorials').glob('*.ipynb')):
+            nb = json.loads(file.read_text(encoding='utf-8'))
+            for cell in nb['cells']: cell.update(dict(outputs=[]) if cell['cell_type']=='code' else {})
+            (to/file.name).write_text(json.dumps(nb, indent=1) + '\n', encoding='utf-8')
+
 setuptools.setup(
     name=cfg['lib_name'], version=cfg['version'], description=cfg['description'], keywords=cfg['keywords'],
     author=cfg['author'], license='Apache-2.0', license_files=['LICENSE'],
@@ -32,5 +45,5 @@ setuptools.setup(
     extras_require={k: words(k + '_requirements') for k in ('lab', 'app', 'export', 'data', 'dev')},
     classifiers=['Programming Language :: Python :: 3', f"Intended Audience :: {cfg['audience']}", 'Typing :: Typed',
                  'Topic :: Scientific/Engineering :: Image Processing'],
-    entry_points=entries,
+    entry_points=entries, cmdclass={'build_py': BuildWithTutorials},
 )

@@ -293,7 +293,7 @@ def stand_in(kind='cuda'):
              (torch.utils.data._utils.pin_memory,'pin_memory',pin_batch), (Generator,'device',device.device), (torch,'Generator',AnyGenerator),
              (clip_grad,'_group_tensors_by_device_and_dtype',group_tensors)]
     swaps.append((getattr(torch, kind),'synchronize',lambda *a: None))
-    if kind=='cuda': swaps += [(torch.cuda,k,lambda *a: 0) for k in ('max_memory_allocated','memory_allocated')]
+    if kind=='cuda': swaps += [(torch.cuda,k,lambda *a: 0) for k in ('max_memory_allocated','memory_allocated')] + [(torch.cuda,'mem_get_info',lambda *a: (18*2**30,24*2**30))]
     with contextlib.ExitStack() as stack:
         for owner,name,value in swaps: stack.enter_context(mock.patch.object(owner, name, value))
         stack.enter_context(Functions(device))

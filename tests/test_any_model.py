@@ -157,6 +157,31 @@ def test_relative_positions_of_sam():
     with pytest.raises(ValueError, match='cannot be run on windows'): maps.look(last, 'windows')
     with pytest.raises(ValueError, match="attn_implementation='sdpa'"): AttentionRecorder(eager, IMG)
 
+def test_the_explorer_opens_where_sam_can_be_shown():
+    "On a global layer; a local one and the windows say why they are empty, and nothing old stays"
+    T = pytest.importorskip('transformers')
+    model = make(sam)
+    config = T.SamConfig(vision_config=model.config.to_dict() | dict(output_channels=256), prompt_encoder_config=dict(image_size=224, patch_size=16))
+    for m in (model,T.SamModel(config).eval()): # the decoder's queries are no layers
+        ex = AttentionExplorer(m, IMG)
+        assert [label for label,_ in ex.layer.options]==['encoder 0, local','encoder 1'] and ex.layer.value.endswith('layers.1.attn')
+        assert set(ex.result)=={'full','tau'} and 'cannot be run on windows' in ex.canvas['windows'].message
+        ex.set_state(dict(show='entropy'))
+        assert set(ex.result)=={'full','tau'}
+        for show in ('row','entropy'):
+            ex.set_state(dict(layer=list(ex.maps.layers)[0], show=show, multiples='full'))
+            assert not ex.result and not ex.canvas['full'].heat and 'its attention is local' in ex.canvas['full'].message
+            assert ex.tiles.heat and not ex.tiles.windows # the layer that can be shown
+        ex.set_state(dict(layer=list(ex.maps.layers)[1], show='row', multiples='windows'))
+        assert ex.canvas['full'].heat and not ex.canvas['full'].message and 'on windows' in ex.tiles.caption
+        ex.close()
+
+def test_swin_is_refused_and_left_as_it_is():
+    T = pytest.importorskip('transformers')
+    model = T.SwinModel(T.SwinConfig(embed_dim=24, depths=[1,1], num_heads=[2,2])).eval()
+    with pytest.raises(ValueError, match='among 49 tokens at a time.*its attention is local'): AttentionRecorder(model, IMG)
+    assert model.encoder.layers[0].blocks[0].window_size==7 # a small image would make it smaller for good
+
 def test_object_queries_of_eomt():
     model = make(eomt)
     maps = AttentionRecorder(model, IMG, '2x4')

@@ -439,8 +439,9 @@ def test_explorers_begin_on_the_gpu_and_can_leave_it(name):
         for state in STATES[name]: explorer.set_state(state)
         assert explorer.error is None
         explorer.figure()
+        assert '6.0 of 24 GB in use' in explorer.memory.value # of the stand-in
         explorer.device.value = 'cpu'
-        assert explorer.flush().error is None
+        assert explorer.flush().error is None and explorer.memory.value==''
 
 def test_explorers_take_any_name_of_a_device():
     with stand_in('cuda'):

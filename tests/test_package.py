@@ -27,6 +27,8 @@ def test_wheel_is_whole(wheel):
     names = set(wheel.namelist())
     assert {'winwin/py.typed', 'winwin/cli.py', 'winwin/windows/layout.py'}<=names
     assert any(n.startswith('winwin/static/') for n in names)
+    assert {f'winwin/static/tutorials/{p.name}' for p in (ROOT/'nbs'/'tutorials').glob('*.ipynb')}<=names # for `winwin lab`
+    assert b'image/png' not in wheel.read('winwin/static/tutorials/first_model.ipynb')
 
 def test_metadata_has_no_placeholders(wheel):
     text = metadata(wheel).as_string()

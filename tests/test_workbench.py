@@ -5,7 +5,7 @@ import pytest
 
 from conftest import ROOT
 from test_site import CONTRAST
-from winwin.workbench.lab import explorers, lab_notebook
+from winwin.workbench.lab import explorers, lab_notebook, notebook_cell
 from winwin.workbench.contest import _canvas, _drag, _open_notebook, _restart_and_run_all, _run_all, _slider, _token
 
 WAIT = 120 # seconds, for slow machines; nothing waits longer than it must
@@ -426,6 +426,33 @@ def test_cross_attention(lab, page):
     clean(page)
 
 @pytest.mark.browser
+def test_a_model_of_transformers(lab, page):
+    "Click, class token, features: numbers on the page are the kernel's, and the console stays empty"
+    pytest.importorskip('transformers')
+    code = ("import torch\nfrom transformers import Dinov2WithRegistersConfig, Dinov2WithRegistersModel\nfrom winwin import AttentionExplorer\ntorch.manual_seed(0)\n"
+            "model = Dinov2WithRegistersModel(Dinov2WithRegistersConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=96, patch_size=8)).eval()\n"
+            "ours = AttentionExplorer(model, torch.rand(3,96,128), '2x4')\nours")
+    nb = lab_notebook('attention')
+    nb['cells'] = [notebook_cell('code', code, 0)]
+    (lab.folder/'ours.ipynb').write_text(json.dumps(nb))
+    ask = lab.open(page, 'ours')
+    full = _canvas(page, 'attention in the full image')
+    def agrees(key):
+        want = ask(f'ours.numbers()["full: {key}"]')
+        until(lambda: (m := re.search(r'([\d.e-]+)$', caption(full))) and float(m[1])==pytest.approx(want, rel=.02))
+    agrees('entropy')
+    page.mouse.click(*_token(full, 3, 5, (12,16)))
+    until(lambda: ask('ours.choice.tokens')==[3*16+5])
+    agrees('entropy')
+    choose(page, 'query', 'the class token')
+    until(lambda: ask('ours._tokens()')==[-1])
+    agrees('entropy')
+    choose(page, 'show', 'features as colours (PCA)')
+    until(lambda: 'cosine' in caption(full))
+    agrees('cosine with windows')
+    clean(page)
+
+@pytest.mark.browser
 def test_app_shows_the_same(tmp_path, page):
     app = Lab(tmp_path, 'app', '--explorer', 'windows')
     try:
@@ -506,3 +533,40 @@ def test_site_has_live_pages(name, url, page):
     page.goto(f'{url}/workbench/index.html')
     assert page.locator(f'a[href$="workbench/{name}.html"]').count()==1
     assert not page.problems and not page.outside
+
+@pytest.mark.browser
+@pytest.mark.parametrize('name', ['cat','guidance'])
+def test_gallery_pages_live_without_a_kernel(name, page):
+    "The slider changes the maps; where states are tokens, so do a click and an arrow key"
+    from winwin.workbench.gallery import gallery_cases
+    file = ROOT/'winwin'/'static'/'gallery'/f'{name}.html'
+    page.goto(file.as_uri())
+    until(lambda: page.evaluate("[...document.querySelectorAll('canvas')].every(c => c.width > 1)"))
+    page.wait_for_timeout(300)
+    assert page.locator('h1').inner_text()==gallery_cases()[name]['title']
+    now,maps = (lambda: page.locator('output').inner_text()),(lambda: [paint(c) for c in page.locator('canvas').all()])
+    first,shown = now(),maps()
+    page.locator('input[type=range]').press('End')
+    assert now()!=first and until(lambda: maps()!=shown)
+    assert 'drag' not in page.locator('main').inner_text() # there is nobody to tell
+    canvas = page.locator('canvas').nth(1)
+    if name=='cat':
+        box = canvas.bounding_box()
+        canvas.click(position=dict(x=box['width']/4, y=box['height']/2))
+        token = now()
+        canvas.press('ArrowRight')
+        row,column = (int(n) for n in re.findall(r'\d+', token))
+        assert [int(n) for n in re.findall(r'\d+', now())]==[row,column+3] # the next token that has a frame
+    else: assert canvas.get_attribute('role')=='img'
+    assert not page.problems and not page.outside
+
+@pytest.mark.browser
+def test_a_frame_is_as_high_as_its_page(page):
+    "As on the site and in `Gallery`: nothing is cut off"
+    from winwin.workbench.gallery import Gallery
+    page.set_content(f'<body style="width: 900px">{Gallery("match").page.value}')
+    frame = page.frame_locator('iframe')
+    frame.locator('canvas').first.wait_for()
+    until(lambda: page.locator('iframe').bounding_box()['height']<800) # it was 800
+    assert frame.locator('html').evaluate('e => e.scrollHeight <= innerHeight')
+    assert not page.problems

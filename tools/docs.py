@@ -8,7 +8,7 @@ line is what `winwin COMMAND --help` prints. nbs/rooms.toml has the sidebar ([pa
 find although a page does not say them ([search]). With a `git_url` in settings.ini, tutorials and how-tos link to Colab.
 Warnings are errors.
 """
-import ast, base64, hashlib, html, io, json, os, re, shutil, subprocess, sys, tokenize
+import ast, base64, hashlib, io, json, os, re, shutil, subprocess, sys, tokenize
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -403,6 +403,7 @@ def live_pages(to):
         for name,(kind,*_) in explorers.items(): make_live(kind, name).save(LIVE/f'{name}.html')
         mark.write_text(now)
     for name in explorers: shutil.copy(LIVE/f'{name}.html', to/f'{name}.html')
+    shutil.copytree(LIB/'static'/'gallery', to/'gallery', ignore=shutil.ignore_patterns('*.json'))
 
 def make_live(kind, name):
     "An explorer on built-in data, with all marks on the curve of the temperature"
@@ -445,9 +446,7 @@ def draw_plotly(cell, i, up, loaded=False):
         drawn = curve_html(json.loads(json.dumps(fig)), f'figure-{i}', o['data'].pop('image/png', ''), cap.replace('`', ''))
         if not loaded: drawn = f'<script src="{up}_static/plotly.min.js"></script>{drawn}'
         loaded = True
-        words = re.sub('`([^`]+)`', r'<code>\1</code>', html.escape(cap))
-        below = f'<figcaption><p><span class="caption-text">{words}</span></p></figcaption>' if cap else ''
-        o['data'] = {'text/html': f'<figure class="plotly align-default">{drawn}{below}</figure>'}
+        o['data'] = {'text/html': f'<div class="plotly">{drawn}</div>'}
     return loaded
 
 def write_page(page, path, pages):

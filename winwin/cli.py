@@ -212,7 +212,10 @@ def _word(kind, name):
 
 @dataclass
 class Predict:
-    "Predict an image, a pair of frames or a folder, and write maps, flow and pictures."
+    """Predict an image, a pair of frames or a folder, and write maps, flow and pictures.
+
+    A TIFF from 4096x4096 pixels on is read and written block by block, as a TIFF of the map with
+    its GeoTIFF tags; the same command resumes it."""
     checkpoint:_word(str, 'CHECKPOINT')               # Folder of a run, or of a checkpoint
     source:_word(str, 'SOURCE')             # Image or folder; flow: first frame, video or folder
     out:Annotated[str, tyro.conf.arg(aliases=['-o'])] # Folder to write to
@@ -256,6 +259,7 @@ class Predict:
 @patch
 def _predict(self:Predict, predictor, source):
     "Predict one item, a folder or a submission; returns 0, or 1 if some failed"
+    from winwin.inference.rasters import find_rasters
     from winwin.inference.submissions import write_submission
     pairs = len(predictor.task.inputs)==2
     unit = 'pair' if pairs else 'image'
@@ -271,6 +275,8 @@ def _predict(self:Predict, predictor, source):
         return _print_report(report, self.out, unit)
     how = dict(kinds=self.kinds or None, bits=self.bits, overwrite=self.overwrite,
                format=self.format)
+    rasters = [] if pairs else find_rasters(source)
+    if rasters: return self._predict_rasters(predictor, rasters)
     if source.is_dir():
         report = predictor.folder(source, self.out, second=self.second, suffixes=self.suffixes,
                                   largest=self.largest, **how)
@@ -283,6 +289,22 @@ def _predict(self:Predict, predictor, source):
     largest = None if self.largest=='all' else self.largest
     made = prediction.save(self.out, largest=largest, **how)
     return _print_files([*made,*write_legend(predictor.task, self.out)])
+
+# %% ../nbs/91_cli.ipynb #97f6af91
+@patch
+def _predict_rasters(self:Predict, predictor, rasters):
+    "Predict large TIFFs block by block; returns 0"
+    from winwin.inference.rasters import predict_raster
+    self._refuse('kinds', 'bits', 'bands', 'format', 'largest',
+                 why=f'does not apply: {rasters[0]} is so large that it becomes a TIFF of its map')
+    files = []
+    for path in rasters:
+        try: file = predict_raster(predictor, path, self.out, overwrite=self.overwrite)
+        except FileExistsError:
+            if len(rasters)==1: raise
+            continue # of a folder: done before
+        files.append(file)
+    return _print_files([*files,*write_legend(predictor.task, self.out)])
 
 # %% ../nbs/91_cli.ipynb #afe6353c
 def read_palette(
@@ -621,7 +643,7 @@ class BenchCommand:
 @dataclass
 class Lab:
     "Open the workbench: JupyterLab with notebooks of the explorers."
-    explorer:str|None=None  # windows, guidance, attention or temperature; none = all
+    explorer:str|None=None  # windows, guidance, attention, temperature or gallery; none = all
     port:int|None=None      # Port to listen on; none = the first free one
     browser:Annotated[bool, tyro.conf.arg(help='Do not open the browser')]=True # Open the browser
     folder:str='winwin-lab' # Folder for the notebooks; existing files are kept

@@ -103,7 +103,7 @@ def look_at_calls(
     "Run a model and call `see` with the queries and keys of every layer"
     full = img.shape[-2]//model.patch_size*(img.shape[-1]//model.patch_size)
     def attend(call:FusedCall):
-        if call.q.shape[-2]!=call.k.shape[-2]: return call.run() # pooling, queries of a decoder
+        if not _is_among_tokens(call, full*len(img)): return call.run()
         layer,q,k = _shown(call, full, len(img))
         if windows is not None and layer.reason:
             raise NotSeen(f'{layer.reason}; so the model cannot be run on windows')
@@ -115,6 +115,11 @@ def look_at_calls(
 
 # %% ../../nbs/attention/02_any_model.ipynb #e859cc0d
 most_in_front = 256 # tokens
+
+def _is_among_tokens(call, full):
+    "Whether the tokens of an image attend to one another, together or in parts"
+    tokens = call.q.shape[-2]
+    return tokens==call.k.shape[-2] and tokens*len(call.q)>=full
 
 def _shown(call, full, batch):
     "A call's layer with its queries and keys, or with the reason why they cannot be shown"
@@ -136,27 +141,37 @@ def _seen_by(call, windows, full):
     return torch.cat([front,windows.index()[0].to(front)+prefix])
 
 # %% ../../nbs/attention/02_any_model.ipynb #047f0f00
+def _sizes_to_try(model, img):
+    "Sizes (h,w) of images: a small one unless there are tiles, the model's own, that of the image"
+    owners = model.model,*_configs(model.model)
+    own = [getattr(o, 'image_size', None) for o in owners]
+    own.append(getattr(getattr(model.model, 'patch_embed', None), 'img_size', None)) # timm
+    own = [(o,o) if isinstance(o, int) else tuple(o) for o in own if o is not None]
+    tiles = own and any(getattr(o, 'window_size', None) for o in owners) # as in Swin and SAM
+    small = [] if tiles else [(4*model.patch_size,)*2]
+    return [*small,*own,*([] if img is None else [tuple(img.shape[-2:])])]
+
+# %% ../../nbs/attention/02_any_model.ipynb #19b2123c
 def find_layers(
     model:AnyModel,         # Model
     img:Tensor|None=None,   # Image (1,3,H*P,W*P) to try last
 )->tuple[dict[str,CalledLayer],tuple[int,int]|None]: # By name; size (h,w) of images if it is fixed
     "The attention layers of a model, in the order of their calls"
     device = next(model.parameters()).device
-    own = [getattr(o, 'image_size', None) for o in (model.model,*_configs(model.model))]
-    own.append(getattr(getattr(model.model, 'patch_embed', None), 'img_size', None)) # timm
-    own = [(o,o) if isinstance(o, int) else tuple(o) for o in own if o is not None]
-    small = (4*model.patch_size,)*2
-    last = [] if img is None else [tuple(img.shape[-2:])]
+    small,*sizes = _sizes_to_try(model, img)
     errors = []
-    for size in dict.fromkeys([small,*own,*last]):
+    for size in dict.fromkeys([small,*sizes]):
         layers = {}
-        def note(name, layer, q, k): layers.setdefault(name, replace(layer, reason=''))
+        def note(name, layer, q, k): layers.setdefault(name, layer)
         try: look_at_calls(model, torch.zeros(1,3,*size, device=device), note)
         except (ValueError,RuntimeError,AssertionError,IndexError) as error: errors.append(error)
         else:
-            if layers: return layers,None if size==small else size
-            errors = []
-            break # it runs, without a call
+            if size==(4*model.patch_size,)*2: # too small to tell which layers are local
+                layers = {n: replace(o, reason='') for n,o in layers.items()}
+                size = None
+            if any(not o.reason for o in layers.values()): return layers,size
+            errors = [o.reason for o in layers.values()][:1]
+            break # it runs, without a call among all tokens
     why = errors[0] if errors else 'it makes no call of F.scaled_dot_product_attention; models ' \
         "of transformers may need attn_implementation='sdpa' when they are loaded"
     raise ValueError(f'{type(model.model).__name__} cannot be looked at: {why}')

@@ -112,11 +112,12 @@ def _wrapped(model):
         except ValueError: return AnyModel(model) # not a plain ViT, or of one image size
     return model if knows_layers(model) else AnyModel(model)
 
+# %% ../../nbs/attention/03_recorder.ipynb #d31c2612
 @patch
 def _find_layers(self:AttentionRecorder):
     self.reasons = {} # layer -> why it cannot be shown, if it cannot
     self.kinds = {}   # layer -> 'encoder', 'decoder' or 'cross'
-    self.labels = {} # layer -> short name, such as 'encoder 0'
+    self.labels = {}  # layer -> short name, such as 'encoder 0' or 'encoder 1, local'
     if isinstance(self.model, AnyModel):
         self.layers,size = find_layers(self.model, self.imgs[0])
         self.usual_front = min([o.prefix for o in self.layers.values() if o.prefix>=0], default=0)
@@ -132,6 +133,8 @@ def _find_layers(self:AttentionRecorder):
         for i,name in enumerate(layers):
             self.kinds[name] = kind
             self.labels[name] = f'{kind} {i}'
+            self.reasons[name] = getattr(layers[name], 'reason', '')
+            if self.reasons[name]: self.labels[name] += ', local'
     self.taus = {n: layer_tau(o) for n,o in self.layers.items()}
 
 # %% ../../nbs/attention/03_recorder.ipynb #1f93f9db
@@ -217,14 +220,16 @@ def visit(self:AttentionRecorder,
     def show(name, layer, q, k):
         if name not in todo: return
         todo.remove(name)
-        self.reasons[name] = getattr(layer, 'reason', '') or f'{name} does not attend to all ' \
-                             'tokens: its attention is local'
-        look = None if getattr(layer, 'reason', '') else self.record(key, name, q, k)
+        why = getattr(layer, 'reason', '')
+        look = None if why else self.record(key, name, q, k)
         if look is not None: see(look)
+        else: self.reasons[name] = why or f'{name} does not attend to all tokens: its attention ' \
+                                          'is local'
         if not todo: raise _Enough
     try: self._run(*self._inputs(key), show)
     except _Enough: pass
 
+# %% ../../nbs/attention/03_recorder.ipynb #efeabfb1
 @patch
 def _inputs(self:AttentionRecorder, key):
     "Images, windows and temperatures of a view"
@@ -293,7 +298,8 @@ def look(self:AttentionRecorder,
         names = list(self.layers)
         self.visit(keep, view, names[:names.index(name)+1])
         if key not in got:
-            raise ValueError(self.reasons[name])
+            raise NotSeen(self.reasons[name] or f'{name} does not attend among the tokens of the '
+                                                'image')
         self.kept = {k: v for k,v in self.kept.items() if k not in got}|got
     self.kept[key] = self.kept.pop(key) # to the end: last used, last to go
     while len(self.kept)>1 and size(self.kept)>self.memory: self.kept.pop(next(iter(self.kept)))
@@ -342,6 +348,7 @@ def _run_blocks(self:AttentionRecorder, key, names):
         except _Enough: pass
     return got
 
+# %% ../../nbs/attention/03_recorder.ipynb #99f3f05f
 @patch
 def _blocks_of(self:AttentionRecorder, name):
     "Modules around a layer without another layer of its kind, the outermost first"

@@ -124,14 +124,17 @@ def token_panels(
     tau:float|Tensor=1.,        # Temperature of this layer in the last view
     head:int|None=None,         # Which head; none = the mean of all
     views:Sequence[str]=('windows','full','tau'), # Which views
+    missing:dict[str,str]|None=None, # Filled with the reason of every view that is left out
 )->dict[str,tuple[Tensor,dict[str,float]]]: # View -> map (H,W) and numbers
     "Attention of tokens in the windows, in full, and in full with a temperature"
     out = {}
+    why = {} if missing is None else missing
     for view in views:
         t = tau if view=='tau' else 1.
         try: rows = TokenRows(maps.look(name, view), tokens, maps.windows)
-        except NotSeen: continue
-        out[view] = rows.map(t, head),rows.numbers(t, head)
+        except NotSeen as error: why[view] = str(error)
+        else: out[view] = rows.map(t, head),rows.numbers(t, head)
+    if not out and missing is None: raise NotSeen(next(iter(why.values())))
     return out
 
 # %% ../../nbs/attention/04_token_maps.ipynb #4230788d
@@ -147,8 +150,7 @@ def layer_rows(
     key = maps.view_key(view)
     def see(look): out[look.name] = TokenRows(look, tokens, maps.windows)
     try: maps.look(names[-1], view) # keeps them all, if they fit into memory
-    except NotSeen: raise
-    except ValueError: pass         # the last one is local
+    except NotSeen: pass            # the last one is local
     if all((key,n) in maps.kept for n in names):
         for n in names: see(maps.kept[key,n])
     else: maps.visit(see, view, names)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from .contests import model_benches, PlainViT, vit_flops, RecipeStep, write_streets
     from .contests import input_times, step_flops, train_whole_bench
     from .attention import attention_benches
+    from .finetune import finetune_benches, SIZES, MadePixels, made_item, TuneStep, write_photo
+    from .finetune import LoadPhoto
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'CountFlops': 'cost', 'Cost': 'cost', 'trace_cost': 'cost', 'as_model': 'cost',
@@ -27,6 +29,9 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'RecipeStep': 'contests', 'write_streets': 'contests', 'input_times': 'contests',
     'step_flops': 'contests', 'train_whole_bench': 'contests',
     'attention_benches': 'attention',
+    'finetune_benches': 'finetune', 'SIZES': 'finetune', 'MadePixels': 'finetune',
+    'made_item': 'finetune', 'TuneStep': 'finetune', 'write_photo': 'finetune',
+    'LoadPhoto': 'finetune',
 }
 __all__ = [*_HOME]
 

@@ -70,6 +70,7 @@ class Bench:
 _known = { # module: name of its list
     'winwin.bench.contests': 'model_benches',
     'winwin.bench.attention': 'attention_benches',
+    'winwin.bench.finetune': 'finetune_benches',
     'winwin.workbench.contest': 'workbench_benches'}
 benches:dict[str,Bench] = {} # yours, from `register_bench`
 

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from .catalogue import need_folders, Cityscapes, ADE20K, PascalVOC, CocoPanoptic, CocoNotes
     from .catalogue import read_coco, segments_to_classes, CocoShapes, paint_shapes, KITTIDepth
     from .catalogue import DIODE, HubItems, open_hub, hub_splits
-    from .items import ITEM_MAPS, as_item, item_text, first_checked, steady_item, band_statistics
-    from .items import band_arguments, Careful, raise_errors, too_small, usual_size
-    from .rasters import RasterFile, RasterSource, raster_bands, no_data, image_values
-    from .rasters import class_values, height_values, RasterFolder
+    from .items import ITEM_MAPS, LARGE_RASTER, as_item, item_text, first_checked, steady_item
+    from .items import band_statistics, band_arguments, Careful, raise_errors, too_small, too_large
+    from .items import usual_size
+    from .rasters import GEO_TAGS, RasterFile, RasterSource, raster_bands, no_data, image_values
+    from .rasters import class_values, height_values, RasterFolder, geo_tags, write_raster
+    from .rasters import tile_raster
     from .curves import curves_json, HoverFigure, hover, curve_html, plotly_script, save_curves
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
@@ -65,12 +67,14 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'read_coco': 'catalogue', 'segments_to_classes': 'catalogue', 'CocoShapes': 'catalogue',
     'paint_shapes': 'catalogue', 'KITTIDepth': 'catalogue', 'DIODE': 'catalogue',
     'HubItems': 'catalogue', 'open_hub': 'catalogue', 'hub_splits': 'catalogue',
-    'ITEM_MAPS': 'items', 'as_item': 'items', 'item_text': 'items', 'first_checked': 'items',
-    'steady_item': 'items', 'band_statistics': 'items', 'band_arguments': 'items',
-    'Careful': 'items', 'raise_errors': 'items', 'too_small': 'items', 'usual_size': 'items',
-    'RasterFile': 'rasters', 'RasterSource': 'rasters', 'raster_bands': 'rasters',
-    'no_data': 'rasters', 'image_values': 'rasters', 'class_values': 'rasters',
-    'height_values': 'rasters', 'RasterFolder': 'rasters',
+    'ITEM_MAPS': 'items', 'LARGE_RASTER': 'items', 'as_item': 'items', 'item_text': 'items',
+    'first_checked': 'items', 'steady_item': 'items', 'band_statistics': 'items',
+    'band_arguments': 'items', 'Careful': 'items', 'raise_errors': 'items', 'too_small': 'items',
+    'too_large': 'items', 'usual_size': 'items',
+    'GEO_TAGS': 'rasters', 'RasterFile': 'rasters', 'RasterSource': 'rasters',
+    'raster_bands': 'rasters', 'no_data': 'rasters', 'image_values': 'rasters',
+    'class_values': 'rasters', 'height_values': 'rasters', 'RasterFolder': 'rasters',
+    'geo_tags': 'rasters', 'write_raster': 'rasters', 'tile_raster': 'rasters',
     'curves_json': 'curves', 'HoverFigure': 'curves', 'hover': 'curves', 'curve_html': 'curves',
     'plotly_script': 'curves', 'save_curves': 'curves',
 }

@@ -78,6 +78,10 @@ def _is_picture(path):
             pages = getattr(img, 'n_frames', 1) if img.mode[0] in 'LI' else 1
             return img.mode!='F' and pages==1 and 0 not in extra
     except (OSError,ValueError,SyntaxError): return False
+    except Image.DecompressionBombError as error:
+        raise ValueError(f'{path} is too large to decode whole ({error}); the presets raster-seg '
+                         f'and raster-depth (data raster-folder) read only windows of it, and '
+                         f'winwin predict reads it block by block') from None
 
 # %% ../../nbs/data/00_images.ipynb #005b5b01
 def _band_axis(path, shape, axes=''):

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from .export import WholeImage, DensePath, FlowPath, Exported, export_model
     from .readings import Reading, read_item, read_images, border_distance, draw_images
     from .readings import paired_difference, write_sums, read_sums
+    from .rasters import RASTER_PIXELS, find_rasters, TilePlan, plan_tiles, RasterJob, trained_size
+    from .rasters import predict_raster
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'predict_flow': 'modes', 'tile_offsets': 'modes', 'tile_weights': 'modes',
@@ -26,6 +28,9 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'Reading': 'readings', 'read_item': 'readings', 'read_images': 'readings',
     'border_distance': 'readings', 'draw_images': 'readings', 'paired_difference': 'readings',
     'write_sums': 'readings', 'read_sums': 'readings',
+    'RASTER_PIXELS': 'rasters', 'find_rasters': 'rasters', 'TilePlan': 'rasters',
+    'plan_tiles': 'rasters', 'RasterJob': 'rasters', 'trained_size': 'rasters',
+    'predict_raster': 'rasters',
 }
 __all__ = [*_HOME]
 

@@ -1,5 +1,5 @@
-// An image under a grid of tokens.
-const COLORS = ['#f92', '#2af', '#4d8', '#f5a', '#b9f', '#fe5', '#2dd', '#bc3']
+// An image under tokens.
+const COLORS = ['#f92', '#2af', '#4d8', '#f5a', '#b9f', '#fe5', '#2dd', '#bc3', '#ddd']
 const DARK = [14, 17, 24, 172]
 const STEPS = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}
 const HELP = {view: '', tokens: '. Arrow keys move the token',
@@ -51,7 +51,7 @@ function render({model, el}) {
 
   function draw() {
     frameId = 0
-    const z = size(), {s, width, height} = z, dpr = window.devicePixelRatio || 1, mode = get('mode')
+    const z = size(), {s, width, height} = z, dpr = devicePixelRatio || 1, mode = get('mode')
     canvas.width = round(width * dpr); canvas.height = round(height * dpr)
     root.style.width = width + 'px'; canvas.style.aspectRatio = `${z.W} / ${z.H}`
     ctx.setTransform(dpr, 0, 0, dpr, 0, 0)
@@ -64,7 +64,7 @@ function render({model, el}) {
     if (s > 16) for (let i = 1; i < max(z.H, z.W); i++) { ctx.fillRect(i * s, 0, 1, height); ctx.fillRect(0, i * s, width, 1) }
     windows.forEach(([y, x, h, w], i) => {
       const bad = refused === i || drag?.bad && drag.i === i, on = mode === 'windows' && i === current
-      const color = bad ? '#f14' : COLORS[i % COLORS.length]
+      const color = bad ? '#f14' : COLORS[(get('hues')[i] ?? i) % 9]
       if (bad) { ctx.fillStyle = '#f147'; ctx.fillRect(x * s, y * s, w * s, h * s) }
       box(y, x, h, w, color, on ? 3 : 2, s)
       if (mode !== 'windows') return
@@ -170,7 +170,7 @@ function render({model, el}) {
 
   async function load() {
     const mine = ++loads, data = bytes(get('image'))
-    let next = null
+    let next
     if (data.length) try { next = await createImageBitmap(new Blob([data])) } catch { show('unreadable image') }
     if (mine !== loads) return next?.close()
     picture?.close(); picture = next; later()

@@ -7,7 +7,7 @@ __all__ = ['presets', 'ModelOptions', 'AugmentOptions', 'Recipe', 'option_fields
            'option_types', 'change', 'saved_recipe', 'read_recipe', 'get_preset', 'preset_name',
            'configured', 'paper_variants', 'recipe_variants', 'recipe_data', 'recipe_task',
            'recipe_model', 'recipe_augment', 'bands_text', 'held_out_text', 'check_held_out',
-           'size_problems', 'train_recipe']
+           'size_problems', 'raster_problems', 'train_recipe']
 
 # %% ../../nbs/training/05_recipes.ipynb #cbb65a57
 import json, math, os, sys
@@ -19,7 +19,7 @@ import torch, torch.nn as nn
 from torch.utils.data import Dataset
 from ..machine import find_folder, plural, read_folder, read_json, unknown_name
 from ..data.augment import Augment, FlowAugment
-from ..data.items import band_arguments, too_small, usual_size
+from ..data.items import band_arguments, too_large, too_small, usual_size
 from ..models.loading import adapt_bands, is_plain
 from ..models.dense import create_model, model_task
 from ..models.released import is_depth_anything, load_croco, load_depth_anything
@@ -211,6 +211,9 @@ presets |= {
     'folder-seg': _folder,
     'folder-depth': change(_folder, task='depth', model='winwin_depth_base', data='depth-folder'),
     'folder': change(_folder, model='winwin_dense_base', data='folder'),
+    'raster-seg': change(_folder, data='raster-folder'),
+    'raster-depth': change(
+        _folder, task='depth', model='winwin_depth_base', data='raster-folder', fixed_focal=False),
 }
 
 # %% ../../nbs/training/05_recipes.ipynb #7f57c569
@@ -566,8 +569,9 @@ def held_out_text(
     held = getattr(data, 'held', None)
     if held is None: return None
     unit = getattr(data, 'unit', 'image')
+    which = getattr(data, 'held_where', 'the last of every folder')
     return (f'{data.root} has no validation folder: {held["items"]} of its '
-            f'{plural(held["of"], unit)} are held out and scored, the last of every folder '
+            f'{plural(held["of"], unit)} are held out and scored, {which} '
             f'(--valid-share {held["share"]:g})')
 
 # %% ../../nbs/training/05_recipes.ipynb #85c4575b
@@ -594,6 +598,17 @@ def size_problems(
     size = recipe.train.size or recipe.augment.frame
     return too_small(data, recipe.train.windows, recipe.model.patch_size or patch, size)
 
+# %% ../../nbs/training/05_recipes.ipynb #cb2cd020
+def raster_problems(
+    recipe:Recipe, # Recipe
+    data:Dataset,  # Its training set
+)->list[str]: # Empty if there are none
+    "Classes without a pixel, labels that are no class, rasters that would be decoded whole"
+    if hasattr(data, 'class_problems'): return data.class_problems(progress=True)
+    kind = 'depth' if 'depth' in recipe.task.keys else 'seg'
+    return [f'{o}; winwin train raster-{kind} (data raster-folder) reads only windows of it'
+            for o in too_large(data)]
+
 # %% ../../nbs/training/05_recipes.ipynb #5d80d4e9
 def train_recipe(
     recipe:Recipe,                             # Recipe
@@ -607,7 +622,8 @@ def train_recipe(
     check_trackers(recipe.train.trackers, out)
     data = recipe_data(recipe)
     valid = _valid_set(recipe) if score else None
-    if problems := size_problems(recipe, data): raise ValueError(problems[0])
+    problems = size_problems(recipe, data) + raster_problems(recipe, data)
+    if problems: raise ValueError(problems[0])
     if held_out_text(data): print(held_out_text(data), file=sys.stderr)
     task = recipe_task(recipe, data, weigh=True)
     args = dict(valid=valid, transform=recipe_augment(recipe, task), task=task, progress=progress,

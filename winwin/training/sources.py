@@ -23,6 +23,7 @@ from ..data.folders import SegFolder, hold_out
 from ..data.benchmarks import BDD100K, CamVid, FlyingChairs, FlyingThings3D, KITTI, NYUv2
 from ..data.benchmarks import NYUv2Folder, Sintel, Spring, TartanAir
 from ..data.augment import resize_item
+from ..data.rasters import RasterFolder
 from ..data.catalogue import ADE20K, Cityscapes, CocoPanoptic, CocoShapes, DIODE, HubItems
 from ..data.catalogue import KITTIDepth, PascalVOC, hub_splits, open_hub
 from ..worlds.datasets import DrivingWorld, LayeredFlow
@@ -181,6 +182,7 @@ class DataOptions:
     suffix:str=''               # What a target's name has beyond its image's, such as '_labelIds'
     remap:str|None=None         # 'seg-folder': classes of values, as '7:0,8:1'; others are ignored
     depth_scale:float|None=None # 'depth-folder': metres per unit of integer files
+    region:tuple[int,int]=(1024,1024) # 'raster-folder': pixels (H,W) of a training example
     image_size:tuple[int,int]=(192,320) # 'driving' and 'layered': pixels (H,W)
     images:int=3200             # 'driving' and 'layered': training images to make
     valid_images:int=100        # Images to evaluate on, at most
@@ -200,6 +202,7 @@ def unused(self:DataOptions,
     labels = 'labels' in task.keys
     used = dict.fromkeys(('images_in','targets_in','suffix','valid_share'), self.is_folder)
     used |= dict.fromkeys(('image_size','images'), self.is_made)
+    used |= dict(region=self.name=='raster-folder')
     used |= dict(classes=self.is_folder and labels, remap=self.is_folder and labels,
                  depth_scale=self.is_folder and 'depth' in task.keys,
                  patterns=self.name=='layered',
@@ -294,6 +297,7 @@ def part_of_folder(
     if share==0:
         raise NothingHeldOut(f'{data.root} has no folder val, and nothing was held out '
                              f'(valid_share 0): there are no images to score')
+    if hasattr(data, 'hold_out'): return data.hold_out(share, train) # rasters are cut
     return hold_out(data, share, train)
 
 # %% ../../nbs/training/04_sources.ipynb #7abe687b
@@ -330,6 +334,17 @@ def _pairs_folder(o, train, task):
 
 def _below(folder, split): return folder if split is None else f'{folder}/{split}'
 
+# %% ../../nbs/training/04_sources.ipynb #56fb92a8
+def _raster_folder(o, train, task):
+    "Regions of rasters with class maps or heights"
+    key = next((k for k in ('labels','depth') if k in task.keys), None)
+    if key is None or len(task.inputs)>1:
+        raise ValueError(f'rasters have classes or depth, which the task {task.name} does not '
+                         f'take; store its images as files of their own, and use folder')
+    return open_split(o, train, lambda root,split: RasterFolder(
+        root, o.images_in, o.targets_in, split, key, o.region, o.classes or None,
+        remap=parse_remap(o.remap), scale=o.depth_scale, suffix=o.suffix, lazy=train))
+
 # %% ../../nbs/training/04_sources.ipynb #356201f5
 def _task_folder(o, train, task):
     "A folder of yours with the targets of the task"
@@ -365,6 +380,7 @@ _sources = {
     'pairs-folder': _pairs_folder,
     'flow-folder': _flow_folder,
     'folder': _task_folder,
+    'raster-folder': _raster_folder,
     'chairs': _published(FlyingChairs, 'train', 'val'),
     'things': _published(FlyingThings3D, 'train', 'test'),
     'things-final': _published(FlyingThings3D, 'train', 'test', 'final'),
@@ -496,6 +512,10 @@ SOURCE_NOTES = { # name: what it is, and what `root` must be
                _PAIRED.format(what='the targets of --task in a folder named after them',
                               target='TARGET', end='.npy') +
                '\nA task on pairs has its second images in images2.'),
+    'raster-folder': ('your TIFFs of any size with classes or heights, read window by window',
+                      _PAIRED.format(what='class ids or heights of the same size, both as tiled '
+                                     'TIFFs', target='labels', end='.tif').replace('.jpg', '.tif')
+                      + '\nIf there is no val, the right of every raster is held out.'),
     'pairs-folder': ('your videos, without targets', '--root FOLDER of frames, one folder a video'),
 }
 

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from .guidance import GuidanceExplorer
     from .attention import AttentionExplorer
     from .temperature import TemperatureExplorer
-    from .lab import explorers, lab_notebook, notebook_cell, write_notebooks, named_model
-    from .lab import write_yours, check_installed, free_port, LabServer, run_lab
+    from .lab import explorers, lab_notebook, notebook_cell, tutorial_files, write_notebooks
+    from .lab import named_model, write_yours, check_installed, free_port, LabServer, run_lab
+    from .gallery import gallery_cases, gallery_page, Gallery
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'WINDOW_COLORS': 'widgets', 'lut_bytes': 'widgets', 'image_bytes': 'widgets',
@@ -29,9 +30,10 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'GuidanceExplorer': 'guidance',
     'AttentionExplorer': 'attention',
     'TemperatureExplorer': 'temperature',
-    'explorers': 'lab', 'lab_notebook': 'lab', 'notebook_cell': 'lab', 'write_notebooks': 'lab',
-    'named_model': 'lab', 'write_yours': 'lab', 'check_installed': 'lab', 'free_port': 'lab',
-    'LabServer': 'lab', 'run_lab': 'lab',
+    'explorers': 'lab', 'lab_notebook': 'lab', 'notebook_cell': 'lab', 'tutorial_files': 'lab',
+    'write_notebooks': 'lab', 'named_model': 'lab', 'write_yours': 'lab', 'check_installed': 'lab',
+    'free_port': 'lab', 'LabServer': 'lab', 'run_lab': 'lab',
+    'gallery_cases': 'gallery', 'gallery_page': 'gallery', 'Gallery': 'gallery',
 }
 __all__ = [*_HOME]
 

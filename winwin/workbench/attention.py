@@ -36,6 +36,9 @@ _shows = {'attention of the token': 'row', 'entropy of all tokens': 'entropy',
 _of_features = 'pca','alike','norm'
 _gaps = {'tau - windows': ('tau','windows'), 'full - windows': ('full','windows'),
          'tau - full': ('tau','full')}
+_scopes = [('this layer','layer'),('the whole model','model')]
+_small = [*((f'attention {text}',k) for k,text in _views.items()),
+          ('shares of class and registers','sinks')]
 _outside = 'a chosen token is outside the windows'
 
 # %% ../../nbs/workbench/05_attention.ipynb #03722bf8
@@ -94,25 +97,23 @@ def move(self:AttentionExplorer):
 def _make_controls(self:AttentionExplorer, layer, head, tau, windows):
     m = self.maps
     names = [n for k in ('encoder','decoder','cross') for n,o in m.kinds.items() if o==k]
-    if layer is None: layer = -1 if m.pair else len(names)//2
+    shown = [n for n in names if not m.reasons[n]]
+    if layer is None: layer = shown[-1 if m.pair else len(shown)//2]
     name = layer if isinstance(layer, str) else names[layer]
     if name not in m.layers: raise unknown_name('layer', name, m.layers)
     if tau is None:
         ratio = log_ratio(max(2, m.windows[0].num_tokens), max(2, m.grid[0]*m.grid[1]))
         tau = round(min(2., ratio), 2)
     menu = self._menu
-    scopes = [('this layer','layer'),('the whole model','model')]
-    small = [*((f'attention {text}',k) for k,text in _views.items()),
-             ('shares of class and registers','sinks')]
-    self.layer = menu('layer', 'layer', [(m.labels[n],n) for n in names], name, 190)
+    self.layer = menu('layer', 'layer', [(m.labels[n],n) for n in names], name, 230)
     self.head = menu('head', 'head', self._heads(), -1 if head is None else head, 150)
-    self.query = menu('query', 'query', [('the clicked token',0)], 0, 260)
+    self.query = menu('query', 'query', [('the clicked token',0)], 0, 290)
     self.tau = self.keep('tau', ipywidgets.FloatSlider(tau, min=.5, max=2., step=.01,
         description='tau', readout_format='.2f', **_sized(330)))
-    self.scope = menu('scope', 'tau is for', scopes, 'layer', 210)
+    self.scope = menu('scope', 'tau is for', _scopes, 'layer', 210)
     self.show = menu('show', 'show', list(_shows.items()), 'row', 290)
     self.gap = menu('difference', 'difference', list(_gaps), 'tau - windows', 220)
-    self.multiples = menu('multiples', 'small maps', small, 'full', 300)
+    self.multiples = menu('multiples', 'small maps', _small, 'full', 300)
     self.bright = self.keep('brightness', ipywidgets.FloatLogSlider(2., base=2, min=0, max=7,
         step=.5, description='brightness', readout_format='.0f', **_sized(280)))
     self._make_window_controls(windows)
@@ -300,7 +301,7 @@ def _tokens(self:AttentionExplorer):
 @patch
 def _follow_prefix(self:AttentionExplorer):
     "Offer the class and register tokens of the layer as queries"
-    if self.show.value in _of_features: return
+    if self.show.value in _of_features or 'full' not in self.result: return
     layer = self.maps.look(self.layer.value, 'full')
     n = layer.prefix
     front = [f'object query {i+1}' for i in range(layer.joined)]
@@ -355,8 +356,8 @@ def _compute(self:AttentionExplorer):
     taus = dict(windows=1., full=1., tau=self.tau.value)
     for i,(view,tau) in enumerate(taus.items()):
         if self.show.value=='row':
-            out |= token_panels(self.maps, name, self._tokens(), tau, head, [view])
-        else: out[view] = self._all_tokens(view, name, tau, head)
+            out |= token_panels(self.maps, name, self._tokens(), tau, head, [view], self.missing)
+        else: out |= self._all_tokens(view, name, tau, head)
         rest = list(taus)[i+1:]
         if any(not self._is_known(v, name) for v in rest[:1]) or not rest: yield dict(out),rest
 
@@ -394,8 +395,11 @@ def _features(self:AttentionExplorer, name):
 # %% ../../nbs/workbench/05_attention.ipynb #04ea52f7
 @patch
 def _all_tokens(self:AttentionExplorer, view, name, tau, head):
-    "Self-probability or entropy of all tokens: map and numbers"
-    layer = self.maps.look(name, view)
+    "Self-probability or entropy of all tokens: view -> map and numbers, if it can be shown"
+    try: layer = self.maps.look(name, view)
+    except NotSeen as error:
+        self.missing[view] = str(error)
+        return {}
     stat = self.show.value
     if layer.cross and stat=='self':
         raise ValueError('in cross-attention no token attends to itself; show the entropy')
@@ -408,7 +412,7 @@ def _all_tokens(self:AttentionExplorer, view, name, tau, head):
     chosen = values.flatten()[self.choice.tokens]
     chosen = chosen[~chosen.isnan()]
     if len(chosen): numbers[f'{kind} of the token'] = chosen.mean().item()
-    return values,numbers
+    return {view: (values,numbers)}
 
 # %% ../../nbs/workbench/05_attention.ipynb #897d44fa
 @patch
@@ -440,8 +444,7 @@ def _show_views(self:AttentionExplorer):
 def _show_colors(self:AttentionExplorer, canvas, view):
     "Put colours of tokens in the place of the image"
     rgb = self.colors[view].nan_to_num(.2)
-    P = self.maps.patch
-    canvas.show_image(rgb.repeat_interleave(P, 1).repeat_interleave(P, 2), P)
+    canvas.show_image(rgb.repeat_interleave(8, 1).repeat_interleave(8, 2), 8) # a block of a JPEG
     canvas.frame = 'colors'
 
 @patch
@@ -463,7 +466,7 @@ def _show_view(self:AttentionExplorer, view, canvas, top):
     if view not in self.result:
         canvas.show_heat(None)
         canvas.caption = text
-        canvas.message = self.missing.get(view, _outside)
+        canvas.message = self._why_missing(view)
         canvas.show_seen(window_mask(self.maps.windows[0])[0])
         return
     values,numbers = self.result[view]
@@ -474,6 +477,17 @@ def _show_view(self:AttentionExplorer, view, canvas, top):
     canvas.show_seen(seen if view=='windows' else None)
     canvas.caption = f'{text}: {first} {self._texts(first)[view]}'
     canvas.message = ''
+
+# %% ../../nbs/workbench/05_attention.ipynb #0c4af0b0
+@patch
+def _is_outside(self:AttentionExplorer, view):
+    "Whether a view is that of windows, and a chosen token is in none"
+    seen = set(self.maps.windows[0].index()[0].tolist())
+    return view=='windows' and not self.query.value and not seen.issuperset(self.choice.tokens)
+
+@patch
+def _why_missing(self:AttentionExplorer, view):
+    return _outside if self._is_outside(view) else self.missing.get(view, '')
 
 @patch
 def _texts(self:AttentionExplorer, name):
@@ -489,7 +503,7 @@ def _show_difference(self:AttentionExplorer):
     if view not in self.result or other not in self.result:
         canvas.show_heat(None)
         canvas.show_seen(torch.zeros(self.maps.grid, dtype=torch.bool))
-        canvas.caption = self.missing.get(view) or self.missing.get(other) or _outside
+        canvas.caption = self._why_missing(other if view in self.result else view)
         return
     one,two = (self.result[v][0] for v in (view,other))
     gap = one-two if one.ndim==2 else 1-F.cosine_similarity(one, two, dim=-1)
@@ -533,13 +547,13 @@ def _show_tiles(self:AttentionExplorer):
     m = self.maps
     view = self.multiples.value
     if view=='sinks': return self._show_sinks()
-    seen = set(m.windows[0].index()[0].tolist())
-    if view=='windows' and not self.query.value and not seen.issuperset(self.choice.tokens):
-        self.tiles.show_heat(None)
-        self.tiles.caption = _outside
-        return
     kind = m.kinds[self.layer.value]
-    if view not in self.rows: self.rows[view] = layer_rows(m, self._tokens(), view, kind)
+    try:
+        if view not in self.rows: self.rows[view] = layer_rows(m, self._tokens(), view, kind)
+    except NotSeen as error:
+        self.tiles.show_heat(None)
+        self.tiles.caption = _outside if self._is_outside(view) else str(error)
+        return
     rows = self.rows[view]
     tau = self.tau.value if view=='tau' else 1.
     picture = mosaic([r.maps(tau) for r in rows.values()])
@@ -547,15 +561,16 @@ def _show_tiles(self:AttentionExplorer):
     h = (picture.shape[0]+1)//len(rows)
     w = (picture.shape[1]+1)//heads
     self.step = h,w # from one small picture to the next
-    top = list(rows).index(self.layer.value)*h
     head = self.head.value
-    box = [top,0,h-1,heads*w-1] if head<0 else [top,head*w,h-1,w-1]
+    left,wide = (0,heads*w-1) if head<0 else (head*w,w-1)
+    boxes = [[i*h,left,h-1,wide] for i,n in enumerate(rows) if n==self.layer.value]
     with self.tiles.hold_sync():
+        self.tiles.width = self.canvas['full'].width
         self.tiles.grid = list(picture.shape)
         self.tiles.heat = picture.tobytes()
         self.tiles.vmax = 1.
         self.tiles.tokens = []
-        self.tiles.windows = [box]
+        self.tiles.windows = boxes
         self.tiles.caption = f'{len(rows)} layers (down), {heads} heads (across)'
 
 # %% ../../nbs/workbench/05_attention.ipynb #d54709dc
@@ -564,7 +579,7 @@ def _show_sinks(self:AttentionExplorer):
     m = self.maps
     kind = m.kinds[self.layer.value]
     if 'sinks' not in self.rows:
-        names = [n for n,k in m.kinds.items() if k==kind]
+        names = [n for n,k in m.kinds.items() if k==kind and not m.reasons[n]]
         self.rows['sinks'] = {n: prefix_share(m.look(n)) for n in names}
     rows = self.rows['sinks']
     shares = torch.stack([F.pad(s, (0,0,0,1), value=torch.nan) for s in rows.values()])
@@ -575,10 +590,12 @@ def _show_sinks(self:AttentionExplorer):
     picture = shares.mT.flatten(1)[:,:-1] # (layers,prefix*(heads+1)-1)
     self.step = 1,1
     with self.tiles.hold_sync():
+        self.tiles.width = min(self.canvas['full'].width, 36*picture.shape[1])
         self.tiles.grid = list(picture.shape)
         self.tiles.show_heat(picture, picture[~picture.isnan()].max().item())
         self.tiles.tokens = []
-        self.tiles.windows = [[list(rows).index(self.layer.value),0,1,picture.shape[1]]]
+        self.tiles.windows = [[i,0,1,picture.shape[1]] for i,n in enumerate(rows)
+                              if n==self.layer.value]
         front = 'class token' + (f', {shares.shape[2]-1} registers' if shares.shape[2]>1 else '')
         self.tiles.caption = f'{front}: share of attention, up to {self.tiles.vmax:.2g}'
 

@@ -216,7 +216,8 @@ class Explorer:
         self.status = ipywidgets.HTML()
         self.download = Download()
         buttons = [self._save_button('png'),self._save_button('html'),self.download]
-        self.foot = widget_row([self.device,*buttons] if self.on_device else buttons)
+        self.memory = ipywidgets.HTML(_memory_text(device))
+        self.foot = widget_row([self.device,self.memory,*buttons] if self.on_device else buttons)
         self.box = ipywidgets.VBox()
         self.box.add_class('winwin-explorer')
 
@@ -230,6 +231,13 @@ def _device_name(device):
     except RuntimeError: raise unknown_name('device', device, names) from None
     if device.type not in names: raise unknown_name('device', device, names)
     return str(device) if device.index else device.type
+
+def _memory_text(device):
+    "How much of a GPU's memory is in use, by all programs; empty for a CPU"
+    if torch.device(device).type!='cuda': return ''
+    free,total = torch.cuda.mem_get_info(device)
+    used = f'{(total-free)/2**30:.1f} of {total/2**30:.0f} GB in use'
+    return f'<span class="winwin-note" title="memory of {device}">{used}</span>'
 
 def device_of(
     model:nn.Module, # Model
@@ -362,6 +370,7 @@ def _show_busy(self:Explorer):
 @patch
 def _show_error(self:Explorer, error):
     self.error = error
+    self.memory.value = _memory_text(self.device.value)
     for canvas in self.canvases(): canvas.busy = False
     if error is None: self.status.value = ''
     else:
@@ -453,23 +462,29 @@ def _figure_png(fig, dpi=96, colors=None):
 
 # %% ../../nbs/workbench/02_explorer.ipynb #7ee28d86
 @patch
-def save(self:Explorer, path:str|Path)->Path:
-    "Write a .png, or a self-contained .html page; returns the path"
+def save(self:Explorer,
+    path:str|Path,  # A name that ends in .png or .html
+    steps:tuple[str,list]|None=None, # Of the slider of a page; None = as `steps` returns them
+    title:str='',   # Heading of a page; empty = that of the explorer
+    about:str='',   # A paragraph below the heading
+)->Path: # The same
+    "Write a picture, or a self-contained page"
     path = Path(path)
-    path.write_bytes(self.flush()._file(path.suffix[1:].lower()))
+    kind = path.suffix[1:].lower()
+    path.write_bytes(self.flush()._file(kind, steps=steps, title=title, about=about))
     return path
 
 @patch
-def _file(self:Explorer, kind):
+def _file(self:Explorer, kind, **page):
     if kind not in ('png','html'):
         raise ValueError(f'{kind!r} cannot be saved; use a name that ends in .png or .html')
-    return _figure_png(self.figure(), 160) if kind=='png' else self._page().encode()
+    return _figure_png(self.figure(), 160) if kind=='png' else self._page(**page).encode()
 
 # %% ../../nbs/workbench/02_explorer.ipynb #222a6d37
 @patch
-def _page(self:Explorer):
+def _page(self:Explorer, steps=None, title='', about=''):
     "A self-contained page, see `snapshot_page`"
-    turns,steps = self.steps()
+    turns,steps = steps or self.steps()
     now = self.state()
     frames = []
     shown = [row for row in self.box.children if row not in (self.status,self.foot)]
@@ -482,8 +497,13 @@ def _page(self:Explorer):
     current = take_snapshot(shown)
     if steps and all(snapshot!=current for _,snapshot in frames):
         frames.insert(0, ('as saved',current))
+        steps = [('as saved',now),*steps]
+    tokens = [state.get('tokens', []) for _,state in steps]
+    spots = [o[0] for o in tokens] if tokens and all(len(o)==1 for o in tokens) else []
     picture = _figure_png(self.figure(), colors=256)
-    return snapshot_page(self.title, shown, frames, turns, self._details(bool(frames)), picture)
+    about = f'<p>{html.escape(about)}</p>' if about else ''
+    return snapshot_page(title or self.title, shown, frames, turns, self._details(bool(frames)),
+                         picture, about, spots)
 
 @patch
 def _show_state(self:Explorer, state):
@@ -512,6 +532,7 @@ class ExampleScene:
     data:Dataset|None=None             # Images with targets; None = unknown for this model
     task:Task|None=None                # What the model was trained for, with `data`
 
+# %% ../../nbs/workbench/02_explorer.ipynb #4c39f034
 def example_scene(
     model:nn.Module, # Model; a loaded one has the recipe it was trained with
     i:int=2,         # Which scene to show

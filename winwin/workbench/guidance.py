@@ -13,7 +13,8 @@ from ..windows.layout import window_mask
 from ..windows.schemes import parse_scheme
 from ..windows.guidance import guide_methods, guide_once
 from ..worlds.datasets import LayeredFlow
-from .widgets import TokenCanvas, boxes_windows, draw_canvas, lut_bytes
+from .widgets import WINDOW_COLORS, TokenCanvas, boxes_windows, draw_canvas
+from .widgets import lut_bytes
 from .widgets import window_boxes
 from .explorer import Explorer
 
@@ -83,6 +84,7 @@ def _make_pictures(self:GuidanceExplorer, frames, width):
         self.views[k].show_image(frame, self.patch, self.bands)
     self.canvas = self.views['image1']
     self.canvas.mode = 'windows'
+    self.canvas.hint = _HELP
     self.words = ipywidgets.HTML()
 
 @patch
@@ -127,17 +129,38 @@ def update(self:GuidanceExplorer):
     views = self.views
     views['counts'].show_heat(result.counts, max(result.counts.max().item(), 1))
     views['noisy'].show_heat(result.noisy, max(result.noisy.max().item(), 1e-6))
-    views['image2'].windows = window_boxes(result.chosen)
+    chosen = window_boxes(result.chosen)
+    views['image2'].hues = self._hues(chosen)
+    views['image2'].windows = chosen
     views['image2'].show_seen(window_mask(result.chosen)[0])
     for k,text in self._captions().items(): views[k].caption = text
     self.words.value = (f'<b>{result.coverage:.1%}</b> of the pixels in the windows of frame 1 '
                         f'have their match in a window of frame 2. Best without noise: '
                         f'{result.best:.1%}. Unmoved windows: {result.same:.1%}.')
 
+# %% ../../nbs/workbench/04_guidance.ipynb #2ce16125
+@patch
+def _hues(self:GuidanceExplorer, chosen):
+    "For each chosen window the window of frame 1 it shows most of; the last colour = of none"
+    h,w = self.flow.shape[-2:]
+    y = torch.arange(h, device='cpu')[:,None]+self.flow[1].cpu()
+    x = torch.arange(w, device='cpu')+self.flow[0].cpu()
+    seen = (y==y)&(x==x) if self.valid is None else self.valid.cpu().bool()
+    P = self.patch
+    out = []
+    for top,left,rows,columns in chosen:
+        inside = (y>=top*P) & (y<(top+rows)*P) & (x>=left*P) & (x<(left+columns)*P) & seen
+        votes = [inside[a*P:(a+c)*P,b*P:(b+d)*P].sum().item() for a,b,c,d in self.canvas.windows]
+        out.append(votes.index(max(votes)) if max(votes) else len(WINDOW_COLORS)-1)
+    return out
+
+# %% ../../nbs/workbench/04_guidance.ipynb #7674fb71
+_HELP = 'drag the windows; keys: numbers, arrows, Shift and arrows'
+
 @patch
 def _captions(self:GuidanceExplorer):
     used = '' if self.method.value=='greedy' else f', not used by {self.method.value}'
-    return dict(image1='frame 1: drag the windows; keys: numbers, arrows, Shift and arrows',
+    return dict(image1=f'frame 1: {_HELP}',
                 image2=f'frame 2: chosen windows show {self.result.coverage:.0%} of the matches',
                 counts="where the pixels of frame 1's windows land",
                 noisy=f'the same with noise{used}')
@@ -152,7 +175,7 @@ def numbers(self:GuidanceExplorer)->dict:
 @patch
 def steps(self:GuidanceExplorer)->tuple[str,list[tuple[str,dict]]]:
     "Noise from 0 to 2"
-    return 'stochasticity',[(f'{i/5:.1f}',dict(stochasticity=i/5)) for i in range(11)]
+    return 'noise on votes',[(f'{i/5:.1f}',dict(stochasticity=i/5)) for i in range(11)]
 
 @patch
 def draw(self:GuidanceExplorer):

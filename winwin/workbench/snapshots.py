@@ -49,6 +49,8 @@ def _traits(part):
     own = {k: getattr(part, k) for k in part.traits(sync=True).keys()-_BASE if k[0]!='_'}
     if own.get('pick'): own |= dict(pick=False, label=part.title) # nothing to choose without Python
     if not isinstance(part, TokenCanvas): return own
+    caption = part.caption
+    if part.hint: caption = caption.replace(part.hint, '').rstrip(' :;')
     seen = part.seen
     H,W = part.grid
     if part.mode=='windows' and part.windows and not seen: # as its script shows it
@@ -56,7 +58,7 @@ def _traits(part):
         for y,x,h,w in part.windows:
             for i in range(y, y+h): mask[i*W+x:i*W+x+w] = b'\1'*w
         seen = bytes(mask)
-    return own | dict(mode='view', busy=False, seen=seen)
+    return own | dict(mode='view', busy=False, seen=seen, caption=caption)
 
 # %% ../../nbs/workbench/01_snapshots.ipynb #bb4beb58
 def snapshot_page(
@@ -66,17 +68,20 @@ def snapshot_page(
     turns:str='',                              # Label of the slider
     more:str='',                               # HTML below
     fallback:bytes=b'',                        # A PNG file for readers without scripts
+    about:str='',                              # HTML between heading and slider
+    spots:Sequence[int]=(),                    # Token that is chosen in each frame, if one is
 )->str: # HTML that needs no other file
     "A page that shows a box, with a slider through other states"
     base = take_snapshot(box)
     names = [n for n,_ in frames]
-    data = dict(base=base, names=names, frames=[snapshot_changes(base, s) for _,s in frames])
+    data = dict(base=base, names=names, frames=[snapshot_changes(base, s) for _,s in frames],
+                spots=list(spots), clickable=_clickable(box) if spots else [])
     kinds = {type(o).__name__: o for o in shown_parts(box) if hasattr(o, '_esm')}
     css = '\n'.join(str(getattr(o, '_css', '')) for o in kinds.values())
     body = _body(box, iter(range(len(base))))
-    return _PAGE.format(title=html.escape(title), css=css, slider=_slider(data, turns), body=body,
-                        more=_noscript(title, fallback) + more, data=_json(data),
-                        script=_module(kinds))
+    return _PAGE.format(title=html.escape(title), css=css, body=body, data=_json(data),
+                        slider=about + _slider(data, turns), script=_module(kinds),
+                        more=_noscript(title, fallback) + more)
 
 # %% ../../nbs/workbench/01_snapshots.ipynb #8b034f1f
 def _slider(data, turns):
@@ -87,6 +92,11 @@ def _slider(data, turns):
     knob = f'<input type="range" min="0" max="{len(names)-1}" value="{now}">'
     label = f'<label>{html.escape(turns)} {knob}</label>'
     return f'<p>{label}\n<output>{html.escape(names[now])}</output></p>'
+
+def _clickable(box):
+    "Numbers of the canvases whose token the spots are"
+    return [i for i,part in enumerate(shown_parts(box))
+            if isinstance(part, TokenCanvas) and part.mode=='tokens' and part.tokens]
 
 def _noscript(title, png):
     if not png: return ''

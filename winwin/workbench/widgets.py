@@ -90,9 +90,11 @@ class TokenCanvas(anywidget.AnyWidget):
     mode = traitlets.Enum(['tokens','windows','view'], 'view').tag(sync=True)
     windows = traitlets.List(traitlets.List(traitlets.Int(), minlen=4, maxlen=4)).tag(sync=True)
     tokens = traitlets.List(traitlets.Int()).tag(sync=True) # Flat ids of the chosen tokens
+    hues = traitlets.List(traitlets.Int()).tag(sync=True)   # Colour of each; empty = in order
     # text around it
     label = traitlets.Unicode('image').tag(sync=True)  # For screen readers
     caption = traitlets.Unicode('').tag(sync=True)     # Line under the image
+    hint = traitlets.Unicode('')                       # Its part that tells what a hand can do
     message = traitlets.Unicode('').tag(sync=True)     # What went wrong
     busy = traitlets.Bool(False).tag(sync=True)        # Work is under way
     width = traitlets.Int(480).tag(sync=True)          # Pixels on the page
@@ -144,14 +146,16 @@ def draw_canvas(
     if not seen.all(): ax.imshow(np.full((H,W,3), (14,17,24), np.uint8), alpha=.68*~seen, **place)
     def frame(y, x, h, w, color, width):
         ax.add_patch(plt.Rectangle((x,y), w, h, fill=False, ec=color, lw=width))
-    for i,box in enumerate(canvas.windows): frame(*box, WINDOW_COLORS[i%len(WINDOW_COLORS)], 1.6)
+    hues = [*canvas.hues,*range(len(canvas.hues), len(canvas.windows))]
+    for i,box in zip(hues, canvas.windows): frame(*box, WINDOW_COLORS[i%len(WINDOW_COLORS)], 1.6)
     for t in canvas.tokens: frame(t//W, t%W, 1, 1, '#ff2222', 1.4)
     if title: ax.set_title(title, fontsize=8)
     ax.set(xlim=(0,W), ylim=(H,0), xticks=[], yticks=[])
     return ax
 
 # %% ../../nbs/workbench/00_widgets.ipynb #452237e7
-WINDOW_COLORS = '#ff9922','#22aaff','#44dd88','#ff55aa','#bb99ff','#ffee55','#22dddd','#bbcc33'
+WINDOW_COLORS = ('#ff9922','#22aaff','#44dd88','#ff55aa','#bb99ff','#ffee55','#22dddd','#bbcc33',
+                 '#dddddd')
 
 def _seen_mask(canvas):
     "Tokens that are not dimmed, bool (H,W)"

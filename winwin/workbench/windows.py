@@ -206,7 +206,8 @@ def _show_controls(self:WindowExplorer, key):
         self.scheme.value = key[0]
         self.canvas.windows = self._boxes
         self.canvas.mode = 'windows' if can_move else 'view'
-        self.canvas.caption = _HELP if can_move else 'isolated tokens, or many windows'
+        self.canvas.hint = _HELP if can_move else ''
+        self.canvas.caption = self.canvas.hint or 'isolated tokens, or many windows'
         self.canvas.show_seen(window_mask(self.windows)[0])
 
 _HELP = 'drag a window or its corner; with the keyboard: numbers, arrows, Shift and arrows'
