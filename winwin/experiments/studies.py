@@ -647,7 +647,7 @@ PHOTO_STUDIES = { # study -> what it is scored on, and (score, factor, digits) o
     'nyuv2': ('NYUv2, last 95 training images',[('delta1',1,3),('abs_rel',1,3)]),
     'nyuv2-finish': ('the same, the last 700 steps on full images',
                      [('delta1',1,3),('abs_rel',1,3)]),
-    'nyuv2-table': ('the same, with the table of positions of the ViT',
+    'nyuv2-table': ('NYUv2 with the position table of the ViT',
                     [('delta1',1,3),('abs_rel',1,3)]),
     'flow-photos': ('9 FlyingChairs pairs',[('EPE',1,2)])}
 
