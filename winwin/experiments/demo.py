@@ -382,8 +382,10 @@ def _clear(out):
                          'folder for out')
     out.mkdir(parents=True, exist_ok=True)
     ours.write_text('{}\n', encoding='utf-8')
+    for path in (out/'run'/'pictures').glob('step-*.png'): path.unlink()
     for path in (out/'run').glob('*'):
         if path.is_dir() and path.name.split('.')[0] in ('last','best'): shutil.rmtree(path)
+        elif path.name=='pictures' and not any(path.iterdir()): path.rmdir()
         elif path.name in ('log.jsonl','.lock'): path.unlink()
     (out/'report.html').unlink(missing_ok=True)
 
