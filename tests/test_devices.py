@@ -21,6 +21,7 @@ from winwin.temperature import *
 from winwin.windows import *
 from winwin.workbench import *
 from winwin.worlds import *
+from winwin.training.log import EvalPictures
 from winwin.training.loop import TrainConfig, TrainRun, train_step
 from winwin.training.recipes import change, get_preset, recipe_data, recipe_model, recipe_task, train_recipe
 
@@ -122,6 +123,18 @@ def heated(device):
         def forward(self, x): return nn.functional.scaled_dot_product_attention(x, x, x)
     for tau in (1.2, torch.tensor([1.,1.1]), torch.tensor([1.,1.1], device=device), [1.,1.1]):
         with attention_temperature(Attends(), tau) as m: m(heads_of(device)[0][:,:2])
+
+def raster(device):
+    "A small TIFF, predicted block by block"
+    from tifffile import imwrite
+    with tempfile.TemporaryDirectory() as place:
+        imwrite(f'{place}/a.tif', torch.randint(0, 255, (80,112,3), dtype=torch.uint8, device='cpu').numpy(), tile=(32,32), photometric='rgb')
+        predict_raster(Predictor(tiny().to(device)), f'{place}/a.tif', place, (48,48), progress=False)
+
+def draw_pictures(device):
+    pictures = EvalPictures(make_task('seg', SEG), 1)
+    pictures({k: v.to(device) for k,v in SCENES.items()}, torch.rand(1,14,64,96, device=device))
+    assert pictures.rows
 
 def lazily(device):
     "Maps that stay in their file, windows on either device"
@@ -311,6 +324,9 @@ CALLS = {
     'LoRALinear add_lora merge_lora plain_state set_trainable': lambda d: [run_model(d, set_trainable(tiny(head='linear').to(d), 'lora:2'), 1, W), plain_state(set_trainable(tiny().to(d), 'lora:2')), set_trainable(set_trainable(tiny().to(d), 'lora:2'), 'all')],
     'TimmEncoder grid_places; as DINOv2': lambda d: run_model(d, create_model('vit_small_patch14_dinov2:linear', depth=2, antialias=False), 1, W),
     'capture Seen watch': captured,
+    'EvalPictures': draw_pictures,
+    'scaled_frequencies': lambda d: [scaled_frequencies(torch.rand(4, device=d), o) for o in (.5,'ntk:0.5','yarn:0.5:20')],
+    'MadePixels': lambda d: [MadePixels((3,64,96)).read(0, 0, 8, 8), MadePixels((64,96), 4).read(0, 0, 8, 8)],
     'fold_mask': masks,
     'attention_temperature': heated,
     'set_temperature get_temperature set_layer_tau layer_tau tempered fold_temperature': temper,
@@ -331,6 +347,7 @@ CALLS = {
 
     **{f'predict predict_bands tile_weights; {h}': lambda d,h=h: predict_all(d, h) for h in ('linear','convnext','dpt')},
     **{f'predict_flow flow_weights; {h}': lambda d,h=h: predict_flow_all(d, h) for h in ('linear','matching')},
+    'RasterJob predict_raster': raster,
     'Predictor Prediction': lambda d: [Predictor(tiny(t).to(d))(torch.rand(3,70,101)).overlay() for t in ('seg','depth')],
     'FlowPredictor FlowPrediction': lambda d: FlowPredictor(tiny('flow').to(d))(*[torch.rand(3,70,101)]*2).color(),
     'DensePath WholeImage': lambda d: [DensePath(tiny(**o).to(d), pad=p)(torch.rand(1,3,64,96, device=d)) for o in ({}, dict(pos='sincos:4x4')) for p in (False,True)],
@@ -390,7 +407,7 @@ def test_every_public_name_is_tried():
 @contextlib.contextmanager
 def machine(kind='cuda'):
     "A machine with one GPU, as far as accelerate can tell"
-    def accelerator(mixed_precision, kwargs_handlers):
+    def accelerator(mixed_precision, kwargs_handlers, **trackers):
         accelerate.state.AcceleratorState._reset_state(True)
         made = accelerate.Accelerator(cpu=True)
         for state in (accelerate.state.PartialState,accelerate.state.AcceleratorState): state._shared_state['device'] = torch.device(kind, 0)

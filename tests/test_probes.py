@@ -324,11 +324,16 @@ def test_unknown_layers(layer):
     with pytest.raises(ValueError, match='attention layer|none is of kind'):
         with capture(model, layer): pass
 
-def test_masks_are_refused():
+def test_a_bias_is_part_of_the_logits():
     model = timm.create_model('beit_base_patch16_224', num_classes=0, depth=1, img_size=64).eval()
     for k,p in model.named_parameters():
         if 'relative_position_bias_table' in k: p.data.normal_() # fresh, it adds only zeros
-    with pytest.raises(ValueError, match='adds to it'), capture(model): model(torch.rand(1,3,64,64))
+    layer,found,x = model.blocks[0].attn,[],torch.rand(1,3,64,64)
+    with torch.no_grad(), capture(model) as seen: model(x)
+    layer.fused_attn = False
+    layer.attn_drop.register_forward_hook(lambda m,args,out: found.append(out))
+    with torch.no_grad(): model(x)
+    torch.testing.assert_close(attention_rows(seen[0].q, seen[0].k, range(17)), found[0], atol=1e-5, rtol=0)
 
 def test_views_count_tokens():
     model,x = make('seg')

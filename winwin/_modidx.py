@@ -1284,6 +1284,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'winwin/experiments/studies.py'),
                                             'winwin.experiments.studies._nyuv2_finish_study': ( 'experiments/studies.html#_nyuv2_finish_study',
                                                                                                 'winwin/experiments/studies.py'),
+                                            'winwin.experiments.studies._nyuv2_table_study': ( 'experiments/studies.html#_nyuv2_table_study',
+                                                                                               'winwin/experiments/studies.py'),
                                             'winwin.experiments.studies._photo_row': ( 'experiments/studies.html#_photo_row',
                                                                                        'winwin/experiments/studies.py'),
                                             'winwin.experiments.studies._photo_study': ( 'experiments/studies.html#_photo_study',

@@ -151,7 +151,7 @@ def test_the_lab_on_a_shared_machine(tmp_path, attack):
         kernel = json.loads(urllib.request.urlopen(address.replace('/lab/tree/workbench.ipynb', '/api/kernelspecs'), timeout=20).read())['kernelspecs']['python3']['spec']['argv']
         subprocess.run([*kernel[:-2], '--version'], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         attack.case('nothing of the folder is imported', not mark.exists(), mark.exists() and mark.read_text())
-        attack.case('notebooks are private', all(p.stat().st_mode & 0o077==0 for p in folder.glob('*.ipynb')) and len(list(folder.glob('*.ipynb')))==5)
+        attack.case('notebooks are private', all(p.stat().st_mode & 0o077==0 for p in folder.rglob('*.ipynb')) and len(list(folder.glob('*.ipynb')))>=5 and len(list(folder.rglob('*.ipynb')))>5)
         lab.send_signal(signal.SIGINT)
         with limit(60): attack.case('Ctrl-C', lab.wait()==0)
         with pytest.raises(OSError): urllib.request.urlopen(address, timeout=5)

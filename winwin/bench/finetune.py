@@ -39,10 +39,11 @@ class MadePixels:
 
     def read(self, top:int, left:int, h:int, w:int)->Tensor: # (...,h,w)
         "Pixels of a rectangle"
-        rng = torch.Generator().manual_seed(top*self.shape[-1]+left)
+        rng = torch.Generator('cpu').manual_seed(top*self.shape[-1]+left)
         size = *self.shape[:-2],h,w
-        if self.classes is None: return torch.rand(size, generator=rng)
-        return torch.randint(self.classes, size, generator=rng, dtype=torch.uint8)
+        if self.classes is None: return torch.rand(size, generator=rng, device='cpu')
+        return torch.randint(self.classes, size, generator=rng, dtype=torch.uint8,
+                             device='cpu')
 
 def made_item(
     size:tuple[int,int], # Pixels (H,W)

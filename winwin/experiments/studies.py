@@ -185,6 +185,11 @@ def _nyuv2_finish_study():
     return Study('nyuv2-finish', 'NYUv2: two windows, then a last stretch on full images, abs-rel',
                  recipe, {'full images': dict(windows='full')}, seeds=(0,), start=start)
 
+def _nyuv2_table_study():
+    recipe = change(get_preset('nyuv2-depth-tiny'), model='vit-tiny:depth', steps=1200, warmup=60)
+    return Study('nyuv2-table', 'NYUv2 with the table of positions of the ViT itself, abs-rel',
+                 recipe, {'two windows': {}}, seeds=(0,), after=log_ratio_scores)
+
 # %% ../../nbs/experiments/04_studies.ipynb #0b811eaf
 def pair_scores(
     folder:Path,     # Run
@@ -278,7 +283,8 @@ def list_studies()->dict[str,Study]: # By name
         _photo_study('camvid-native', 'camvid-seg-native', 'CamVid at 960x720 from a plain '
                      'ViT-Tiny, mIoU'),
         _photo_study('nyuv2', 'nyuv2-tiny-depth', 'NYUv2 from a plain ViT-Tiny, abs-rel'),
-        _nyuv2_finish_study(), _flow_photos_study(), _first_steps_study())
+        _nyuv2_finish_study(), _nyuv2_table_study(), _flow_photos_study(),
+        _first_steps_study())
     drawn = (_windows_study('seg', 'depth', 'mIoU'), _windows_study('depth', 'seg', 'abs-rel'),
              _guidance_study(), _scratch_study(), _quiet_study(), _finish_study(),
              _rare_study(), *_temperature_studies(),
@@ -641,6 +647,8 @@ PHOTO_STUDIES = { # study -> what it is scored on, and (score, factor, digits) o
     'nyuv2': ('NYUv2, last 95 training images',[('delta1',1,3),('abs_rel',1,3)]),
     'nyuv2-finish': ('the same, the last 700 steps on full images',
                      [('delta1',1,3),('abs_rel',1,3)]),
+    'nyuv2-table': ('NYUv2 with the position table of the ViT',
+                    [('delta1',1,3),('abs_rel',1,3)]),
     'flow-photos': ('9 FlyingChairs pairs',[('EPE',1,2)])}
 
 def photo_table(

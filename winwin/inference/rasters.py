@@ -98,7 +98,7 @@ class RasterJob:
                           predictor.model.patch_size, 'tile')
         self.plan = plan_tiles(self.raster.shape[1:], size, predictor.how['overlap'],
                                self.task.outputs(), limit)
-        sample = self.decode(torch.zeros(1,self.task.outputs(),1,1))
+        sample = self.decode(torch.zeros(1,self.task.outputs(),1,1, device='cpu'))
         self.shape = (len(sample),*self.raster.shape[1:])
         self.dtype = sample.dtype
         self.nodata = self.task.ignore if self.dtype.kind=='u' else math.nan
@@ -168,9 +168,9 @@ def panel(self:RasterJob, first:int, end:int, done:int=0, bar=None)->Iterator: #
 class _Sums:
     "Weighted sums of one row of tiles"
     def __init__(self, outputs, h, w):
-        self.total = torch.zeros(1,outputs,h,w)
-        self.weight = torch.zeros(1,1,h,w)
-        self.there = torch.zeros(h,w, dtype=torch.bool)
+        self.total = torch.zeros(1,outputs,h,w, device='cpu')
+        self.weight = torch.zeros(1,1,h,w, device='cpu')
+        self.there = torch.zeros(h,w, dtype=torch.bool, device='cpu')
 
     def add(self, maps, weight, there, left):
         "Add a tile whose first column is `left`, which may be outside"

@@ -285,8 +285,8 @@ def fold_mask(
     found = next((o for o in (form(mask) for form in forms) if o is not None), None)
     if found is None:
         raise ValueError(f'{name} masks its attention or adds to it, in a way that needs {N} x '
-                         f'{keys} numbers per head; it can be shown for up to 1024 tokens: give a smaller '
-                         'image')
+                         f'{keys} numbers per head; it can be shown for up to 1024 tokens: give '
+                         'a smaller image')
     of_q,of_k = (o.expand(B, H, -1, -1) for o in found)
     wide = D+of_q.shape[-1]
     if wide==D: return q,k # nothing is added

@@ -25,7 +25,7 @@ def parse_scale(
     known = kind in kinds and len(length)<=kinds[kind]
     if known and all(0<o<math.inf for o in (factor,*length)):
         return kind,factor,length[0] if length else None
-    raise ValueError(f'position scale {scale!r} must be positive, a number such as 0.5, or '
+    raise ValueError(f'rope_scale, the position scale, {scale!r} must be positive, as 0.5, or '
                      f"'ntk:0.5' or 'yarn:0.5:20', which names the tokens of a side in training; "
                      f'1 leaves positions as they are')
 

@@ -106,8 +106,8 @@ _named = set() # files that were named in this process
 def _named_files():
     "Files that were named on this machine"
     place = _named_list()
-    lines = place.read_text(encoding='utf-8', errors='replace').splitlines() if place.is_file() else ()
-    return _named | {*lines}
+    if not place.is_file(): return {*_named}
+    return _named | {*place.read_text(encoding='utf-8', errors='replace').splitlines()}
 
 def _named_list():
     state = os.environ.get('XDG_STATE_HOME') or Path.home()/'.local'/'state'

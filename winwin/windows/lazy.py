@@ -92,7 +92,7 @@ def zoom(self:LazyMap,
 
 # %% ../../nbs/windows/06_lazy.ipynb #e6265e7f
 def _neighbours(first, n, size, length):
-    "Pixels of a box of `length` before and after each of `n` pixels of a map of `size`, and weights"
+    "Pixels of a box on either side of those of a map of another `size`, and weights"
     centre = (torch.arange(first, first+n, dtype=torch.float64)+.5)*(length/size)
     t = (centre-.5).clamp(0, length-1)
     low = t.floor().long()

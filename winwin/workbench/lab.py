@@ -89,9 +89,12 @@ def tutorial_files()->dict[str,Path]: # By name
 _CHECKS = """def test_eq(a, b): assert a==b, (a,b)
 
 class expect_fail:
-    def __init__(self, kind, text): self.text = text
+    def __init__(self, kind, text): self.kind,self.text = kind,text
     def __enter__(self): pass
-    def __exit__(self, kind, error, _): return print(error) or self.text in str(error)"""
+    def __exit__(self, kind, error, _):
+        assert isinstance(error, self.kind) and self.text in str(error), error
+        print(error)
+        return True"""
 
 def _to_run(nb):
     "A notebook of the site as one for the reader"
