@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .positions import SCALE_KINDS, parse_scale, scaled_frequencies, rope_table, apply_rope
     from .positions import rotate_pairs, half_to_pairs, pairs_to_half, sincos_pos, trained_grid
-    from .layers import attend, Attention, rotate_back, gelu, Mlp, Block, to_tiles, from_tiles
-    from .layers import attend_locally, CrossAttention, DecoderBlock, LoRALinear, add_lora
-    from .layers import merge_lora, plain_state
+    from .layers import attend, Attention, rotate_back, scale_keys, gelu, Mlp, Block, to_tiles
+    from .layers import from_tiles, attend_locally, CrossAttention, DecoderBlock, LoRALinear
+    from .layers import add_lora, merge_lora, plain_state
     from .vit import vit_sizes, Encoder, run_blocks, ViT, init_weights, image_statistics, Decoder
     from .vit import quiet_start, layer_groups, no_decay
     from .loading import LEFT_OUT, read_checkpoint, empty_parameters, fill_model, from_transformers
@@ -38,10 +38,11 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'rope_table': 'positions', 'apply_rope': 'positions', 'rotate_pairs': 'positions',
     'half_to_pairs': 'positions', 'pairs_to_half': 'positions', 'sincos_pos': 'positions',
     'trained_grid': 'positions',
-    'attend': 'layers', 'Attention': 'layers', 'rotate_back': 'layers', 'gelu': 'layers',
-    'Mlp': 'layers', 'Block': 'layers', 'to_tiles': 'layers', 'from_tiles': 'layers',
-    'attend_locally': 'layers', 'CrossAttention': 'layers', 'DecoderBlock': 'layers',
-    'LoRALinear': 'layers', 'add_lora': 'layers', 'merge_lora': 'layers', 'plain_state': 'layers',
+    'attend': 'layers', 'Attention': 'layers', 'rotate_back': 'layers', 'scale_keys': 'layers',
+    'gelu': 'layers', 'Mlp': 'layers', 'Block': 'layers', 'to_tiles': 'layers',
+    'from_tiles': 'layers', 'attend_locally': 'layers', 'CrossAttention': 'layers',
+    'DecoderBlock': 'layers', 'LoRALinear': 'layers', 'add_lora': 'layers', 'merge_lora': 'layers',
+    'plain_state': 'layers',
     'vit_sizes': 'vit', 'Encoder': 'vit', 'run_blocks': 'vit', 'ViT': 'vit', 'init_weights': 'vit',
     'image_statistics': 'vit', 'Decoder': 'vit', 'quiet_start': 'vit', 'layer_groups': 'vit',
     'no_decay': 'vit',

@@ -102,10 +102,12 @@ class ViT(Encoder):
         global_blocks:Sequence[int]=(), # ViT-Det: blocks that still attend to all tokens
         relative:bool=False,            # Rotate values too, see `Attention`
         checkpointing:bool=False,       # Recompute activations in the backward pass
+        log_n:int|None=None,            # Tokens in training: logits times ln(tokens)/ln(log_n)
     ):
         super().__init__()
         check_sizes(patch_size=patch_size, in_chans=in_chans)
         check_positive(mlp_ratio=mlp_ratio)
+        if log_n is not None: check_sizes(2, log_n=log_n)
         _check_vit(dim, depth, num_heads, pos, local_window, global_blocks)
         self.dim = dim
         self.depth = depth
@@ -120,6 +122,7 @@ class ViT(Encoder):
             local = None if i in global_blocks else local_window
             self.blocks.append(Block(dim, num_heads, mlp_ratio, qkv_bias, rope_base, rope_scale,
                                      local, relative))
+            if local is None: self.blocks[-1].attn.log_n = log_n
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         init_weights(self)
 

@@ -18,6 +18,8 @@ from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 import torch, torch.nn as nn
 from torch.utils.data import Dataset
 from ..machine import find_folder, plural, read_folder, read_json, unknown_name
+from ..windows.layout import tokens_of
+from ..windows.schemes import parse_scheme
 from ..data.augment import Augment, FlowAugment
 from ..data.items import band_arguments, too_large, too_small, usual_size
 from ..models.loading import adapt_bands, is_plain
@@ -48,12 +50,13 @@ class ModelOptions:
     tied:bool=False                 # Begin cross-attention with equal queries and keys
     quiet:bool=False                # Begin with blocks that add nothing, see `quiet_start`
     flow_scale:float=1.             # Pixels per unit of the head's flow
+    log_n:str|None=None # Logits times ln(tokens)/ln(N): N, or 'auto' for the windows'; none = off
     flags:ClassVar[dict[str,str]] = dict(name='model') # Field -> its name among all options
 
     def unused(self, task:Task)->set[str]:
         "Fields that do nothing for this task"
         if len(task.inputs)==1: return {'relative','tied','quiet','flow_scale'}
-        return set() if task.predicts else {'flow_scale'}
+        return {'log_n'} if task.predicts else {'flow_scale','log_n'}
 
 # %% ../../nbs/training/05_recipes.ipynb #6a5e5ff6
 @dataclass(frozen=True)
@@ -475,7 +478,8 @@ def recipe_model(
     bands = band_arguments(data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(train.seed)
-        return _begin(recipe.model, task, _model_options(recipe.model, task) | bands)
+        more = bands | _log_n_option(recipe, task)
+        return _begin(recipe.model, task, _model_options(recipe.model, task) | more)
 
 # %% ../../nbs/training/05_recipes.ipynb #2bea9272
 def _model_options(r, task):
@@ -497,6 +501,29 @@ def _model_options(r, task):
         if r.flow_scale!=1: out['flow_scale'] = r.flow_scale
     return out
 
+# %% ../../nbs/training/05_recipes.ipynb #c30c2344
+def _log_n_option(recipe, task):
+    "The argument `log_n` of the encoder, if the recipe has one"
+    given = recipe.model.log_n
+    if given is None: return {}
+    weights = recipe.model.weights
+    fixed = weights is not None and is_depth_anything(weights)
+    if len(task.inputs)>1 or ':' in recipe.model.name or fixed:
+        raise ValueError(f'log_n {given!r} is for encoders of winwin and tasks of one image, such '
+                         f'as winwin_seg_base; leave it out')
+    if given!='auto' and not (given.isdigit() and int(given)>1):
+        raise ValueError(f"log_n {given!r}: write 'auto', or the tokens of a training image, 2 or "
+                         f'more')
+    return dict(log_n=_window_tokens(recipe.train.windows) if given=='auto' else int(given))
+
+def _window_tokens(windows):
+    "Tokens that a scheme shows of every image"
+    scheme = parse_scheme(windows)
+    if scheme.kind in ('random','full'):
+        raise ValueError(f"log_n 'auto': windows {windows} show no fixed number of tokens; give "
+                         f'the number, such as 968')
+    return scheme.tokens or tokens_of(scheme.sizes)+scheme.extra
+
 # %% ../../nbs/training/05_recipes.ipynb #32632b9c
 def _begin(r, task, over):
     "The model of a recipe, with the weights it starts from"
@@ -509,7 +536,7 @@ def _begin(r, task, over):
     if model.config['name']!=r.name:
         raise ValueError(f"{r.weights} holds the weights of another size; take "
                          f"model='{model.config['name']}'")
-    if r.weights and not file: _start_from(model, r.weights)
+    if r.weights and not file: _start_from(model, r.weights, over.get('log_n'))
     return model
 
 def _depth_anything(path, task):
@@ -519,10 +546,14 @@ def _depth_anything(path, task):
                          f'image; the task {task.name} is another: take relative')
     return load_depth_anything(path)
 
-def _start_from(model, folder):
+def _start_from(model, folder, log_n):
     "Copy the weights of another model that fit; the head may differ"
     from winwin.models.hub import load_model
-    theirs = load_model(folder).state_dict()
+    old = load_model(folder)
+    before = old.config['arguments'].get('log_n')
+    if before not in (None,log_n):
+        raise ValueError(f"{folder} was trained with log_n {before}; give log_n='{before}' too")
+    theirs = old.state_dict()
     adapt_bands(theirs, model)
     mine = model.state_dict()
     fits = {k: v for k,v in theirs.items() if k in mine and mine[k].shape==v.shape}
