@@ -93,7 +93,7 @@ def test_whole_step_from_files():
 def test_whole_step_is_the_step_of_fit(tmp_path):
     "The losses of `RecipeStep` on its own batches are those that `fit` logs"
     from winwin.training.recipes import change, get_preset, train_recipe
-    write_streets(tmp_path, 3, (96,128))
+    write_streets(tmp_path, 8, (96,128))
     recipe = change(get_preset('camvid-seg'), data='seg-folder', root=str(tmp_path), classes=tuple('abcdefghijk'),
                     steps=4, warmup=1, log_every=1, workers=0, **SMALL)
     lines = train_recipe(recipe, progress=False, score=False).log

@@ -5,10 +5,11 @@ the micro model unless a file of weights is named), exported files of a given si
 called with a stand-in for the long part, which `test_demo.py` and `test_workbench.py` run; `torchrun` is left off, which
 `test_train.py` covers; `pip install` is checked against the extras. What needs a download or a published set is parsed only.
 """
-import json, re, shlex, subprocess
+import json, re, shlex, shutil, socket, subprocess, sys
 from configparser import ConfigParser
 from pathlib import Path
 import numpy as np, pytest, torch
+from PIL import Image
 from torchvision.transforms.functional import to_pil_image
 
 import nb as tool # tools/
@@ -18,6 +19,7 @@ RUN = 'winwin train folder-seg --root my_data --classes road car other' # a run 
 PAGES = {p: b for p in tool.notebooks() if p.parent.name in ('howto','tutorials') or p.name=='index.ipynb' if (b := [
     line for c in json.loads(p.read_text(encoding='utf-8'))['cells'] if c['cell_type']=='markdown'
     for block in re.findall(r'```sh\n(.*?)```', ''.join(c['source']), re.S) for line in block.strip().splitlines()])}
+DINO = ROOT/'nbs/tutorials/dinov3.ipynb' # it has a test of its own
 DOWNLOADS = ('--weights timm', 'sintel-flow') # parsed only
 
 def picture(path, size, seed, kind='RGB'):
@@ -111,7 +113,7 @@ def as_typed(line):
     for word,own in (('RUN','runs/folder-seg'), ('car ...','car other')): line = re.sub(rf'(?<!\w){re.escape(word)}(?!\w)', own, line)
     return [part.strip() for part in line.split('&&')]
 
-@pytest.mark.parametrize('page', PAGES, ids=lambda p: p.stem)
+@pytest.mark.parametrize('page', [p for p in PAGES if p!=DINO], ids=lambda p: p.stem)
 def test_commands_of(page, fresh, capped, capsys):
     lines = [o for line in PAGES[page] for o in as_typed(line)]
     first = next((i for i,o in enumerate(lines) if 'runs/folder-seg' in o.split()), None)
@@ -119,6 +121,39 @@ def test_commands_of(page, fresh, capped, capsys):
     for line in lines:
         try: walk(line)
         except BaseException as e: raise AssertionError(f'{page.name}: {line}\n{capsys.readouterr().err[-2000:]}') from e
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which('curl'), reason='the last command is curl')
+def test_photographs_of_ten_sizes_become_a_served_file(tmp_path, monkeypatch, capsys):
+    "At most eight commands, as written but for the steps and the port, on fewer of the page's photographs"
+    import timm
+    from safetensors.torch import save_file
+    from winwin import DrivingWorld
+    monkeypatch.chdir(tmp_path)
+    cells = [''.join(c['source']) for c in json.loads(DINO.read_text(encoding='utf-8'))['cells']]
+    make = next(s for s in cells if 'def write_photographs' in s)
+    page = dict(Path=Path, torch=torch, Image=Image, DrivingWorld=DrivingWorld)
+    exec(make, page)
+    for split,n in dict(train=10, val=4).items(): page['write_photographs'](split, n, seed=n)
+    serve = next(s for s in cells if s.startswith('source = """') and 'http.server' in s)
+    Path('serve.py').write_text(serve.split('"""')[1])
+    save_file(timm.create_model('vit_small_patch16_dinov3').state_dict(), 'dinov3.safetensors')
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        port = str(s.getsockname()[1])
+    assert len(PAGES[DINO])<=8 and all(n in ' '.join(PAGES[DINO]) for n in ('--batch-size 8','--train head','--weights','localhost:8000'))
+    server = None
+    try:
+        for line in PAGES[DINO]:
+            words = shlex.split(line.replace('8000', port).replace('--steps 100 --warmup 10', '--steps 2 --warmup 1'))
+            if words[0]=='python': server = subprocess.Popen([sys.executable, *words[1:-1]], stderr=subprocess.DEVNULL) # without the &
+            elif words[0]=='curl': subprocess.run(words, check=True, timeout=300)
+            else: walk(shlex.join(words))
+    finally:
+        if server: server.kill()
+        if server: server.wait()
+    served,want = (np.array(Image.open(o)) for o in ('map.png','maps/labels/03.png'))
+    assert served.shape==want.shape==page['sizes'][3] and (served==want).mean()>.999
 
 def test_every_page_that_shows_commands_is_walked():
     assert {p.stem for p in PAGES}>={'index','quickstart','deploy','several_gpus','pretrained','full_tiles_resize'}

@@ -117,14 +117,16 @@ def _train(args):
 # %% ../nbs/91_cli.ipynb #12ece3c1
 def _print_problems(recipe):
     "Print every problem with the files of a recipe; returns whether there are any"
-    from winwin.training.recipes import recipe_data, size_problems
+    from winwin.training.recipes import label_problems, recipe_data, size_problems
     from winwin.training.sources import NothingHeldOut
     problems = []
     for split in ('train','valid'):
         try: data = recipe_data(recipe, split)
         except NothingHeldOut: continue
         if hasattr(data, 'check'): problems += data.check()
-        if split=='train': problems += size_problems(recipe, data)
+        if split!='train': continue
+        problems += size_problems(recipe, data)
+        if not problems: problems += label_problems(recipe, data, True)
     for problem in problems: print(printable(problem), file=sys.stderr)
     return bool(problems)
 

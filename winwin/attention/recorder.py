@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 import torch, torch.nn.functional as F, torch.nn as nn
 from torch import Tensor
-from ..machine import evaluating, patch, patch_property
+from ..machine import evaluating, patch, patch_property, unknown_name
 from ..windows.layout import Windows
 from ..windows.schemes import Scheme, parse_scheme, usual_windows
 from ..data.images import fit_image
@@ -287,7 +287,7 @@ def look(self:AttentionRecorder,
 )->RecordedLayer:
     "A recorded layer in a view"
     if name not in self.layers:
-        raise ValueError(f'no layer {name!r}; there are {", ".join(self.layers)}')
+        raise unknown_name('layer', name, self.layers, '`layers` has all names')
     key = self.view_key(view),name
     def size(layers): return sum(o.nbytes for o in layers.values())
     if key not in self.kept:
@@ -313,7 +313,7 @@ def features(self:AttentionRecorder,
 )->Tensor: # (H,W,C) float32 on the CPU, nan where nothing is seen
     "Tokens after the block of a layer, class and register tokens left out"
     names = list(self.layers)
-    if name not in names: raise ValueError(f'no layer {name!r}; there are {", ".join(names)}')
+    if name not in names: raise unknown_name('layer', name, names, '`layers` has all names')
     key = self.view_key(view)
     if (key,name,'x') not in self.kept:
         got = self._run_blocks(key, names[:names.index(name)+1])

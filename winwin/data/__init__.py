@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from .pictures import depth_colors, heat_bytes
     from .flow_files import FLOW_FORMATS, read_pfm, check_dataset, read_flow, write_flow
     from .folders import PAIR_ENDS, FileDataset, report_missing, paired_item, SegFolder
-    from .folders import DepthFolder, MapFolder, FlowPairs, natural_key, pair_ends, FlowFolder
-    from .folders import PairFolder, FramePairs, held_out, hold_out
+    from .folders import absent_classes, DepthFolder, MapFolder, FlowPairs, natural_key, pair_ends
+    from .folders import FlowFolder, PairFolder, FramePairs, held_out, hold_out
     from .benchmarks import CITYSCAPES, CAMVID, check_choice, list_folders, archive_root
     from .benchmarks import check_count, BDD100K, CamVid, read_colours, NYUv2, NYUv2Folder
     from .benchmarks import FlyingChairs, FlyingThings3D, Sintel, TartanAir, Spring, KITTI
@@ -49,10 +49,10 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'FLOW_FORMATS': 'flow_files', 'read_pfm': 'flow_files', 'check_dataset': 'flow_files',
     'read_flow': 'flow_files', 'write_flow': 'flow_files',
     'PAIR_ENDS': 'folders', 'FileDataset': 'folders', 'report_missing': 'folders',
-    'paired_item': 'folders', 'SegFolder': 'folders', 'DepthFolder': 'folders',
-    'MapFolder': 'folders', 'FlowPairs': 'folders', 'natural_key': 'folders',
-    'pair_ends': 'folders', 'FlowFolder': 'folders', 'PairFolder': 'folders',
-    'FramePairs': 'folders', 'held_out': 'folders', 'hold_out': 'folders',
+    'paired_item': 'folders', 'SegFolder': 'folders', 'absent_classes': 'folders',
+    'DepthFolder': 'folders', 'MapFolder': 'folders', 'FlowPairs': 'folders',
+    'natural_key': 'folders', 'pair_ends': 'folders', 'FlowFolder': 'folders',
+    'PairFolder': 'folders', 'FramePairs': 'folders', 'held_out': 'folders', 'hold_out': 'folders',
     'CITYSCAPES': 'benchmarks', 'CAMVID': 'benchmarks', 'check_choice': 'benchmarks',
     'list_folders': 'benchmarks', 'archive_root': 'benchmarks', 'check_count': 'benchmarks',
     'BDD100K': 'benchmarks', 'CamVid': 'benchmarks', 'read_colours': 'benchmarks',

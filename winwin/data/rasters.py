@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from ..machine import check_file, patch, patch_property, plural, replace_file
 from ..windows.lazy import LazyMap
-from .folders import FileDataset, SegFolder
+from .folders import FileDataset, SegFolder, absent_classes
 
 # %% ../../nbs/data/08_rasters.ipynb #f66f3a22
 class RasterFile:
@@ -520,12 +520,10 @@ def class_problems(self:RasterFolder,
     try:
         for n in (blocks,None): # a sample, then everything
             counts = self.class_counts(n, progress and n is None)
-            lost = [name for name,m in zip(self.classes, counts) if not m]
+            lost = absent_classes(self, counts.nonzero()[0].tolist())
             if not lost: return []
     except ValueError as error: return [str(error)]
-    return [f'no pixel of the labels in {self.root} has the class {name!r} ({i}); leave it out of '
-            f'--classes and give the others new numbers with --remap, or label some'
-            for i,name in enumerate(self.classes) if name in lost]
+    return lost
 
 # %% ../../nbs/data/08_rasters.ipynb #9abadbb0
 def geo_tags(

@@ -269,7 +269,7 @@ def _encoder(size, empty, mean=None, std=None, **over):
 # %% ../../nbs/models/06_dense.ipynb #b6623055
 def _dense(size, outputs, head, head_args=None, empty=(), fit_head=False, hooks=None, **over):
     "Encoder and head of a size"
-    if head not in _heads: raise ValueError(f'head {head!r} is unknown; use {", ".join(_heads)}')
+    if head not in _heads: raise unknown_name('head', head, _heads)
     encoder = _encoder(size, empty, **over)
     fitted = _fitted(head, encoder.dim) if fit_head else {}
     args = _head_args(head, size, encoder) | fitted | (head_args or {})
@@ -328,8 +328,7 @@ def _flow(size, head='dpt', num_outputs=None, flow_scale=1., head_args=None, emp
     if head=='matching':
         return _matching(size, num_outputs, flow_scale, head_args, empty, **over)
     heads = _heads | dict(decoupled=DecoupledDPTHead)
-    if head not in heads:
-        raise ValueError(f'head {head!r} is unknown; use {", ".join(heads)}, matching')
+    if head not in heads: raise unknown_name('head', head, [*heads,'matching'])
     encoder,dec = _binocular(size, empty=empty, **over)
     if heads[head].num_inputs==4:
         hooks = dpt_hooks(encoder.depth, dec.depth)
@@ -372,8 +371,7 @@ def _parse_name(name):
     size,what = name.split(':', 1)
     if what in _tasks: return what,size,{}
     if what not in _heads:
-        raise ValueError(f'{what!r} in {name!r} is neither a head nor a task; use '
-                         f'{", ".join([*_heads,*_tasks])}')
+        raise unknown_name('head or task', what, [*_heads,*_tasks])
     return 'seg',size,dict(head=what)
 
 # %% ../../nbs/models/06_dense.ipynb #1ef214ce

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .recipes import option_values, option_types, change, saved_recipe, read_recipe, get_preset
     from .recipes import preset_name, configured, paper_variants, recipe_variants, recipe_data
     from .recipes import recipe_task, recipe_model, recipe_augment, bands_text, held_out_text
-    from .recipes import check_held_out, size_problems, raster_problems, train_recipe
+    from .recipes import check_held_out, size_problems, label_problems, train_recipe
 
 _HOME = { # public name -> module, loaded on first use so that an import stays quick
     'TRACKERS': 'log', 'check_trackers': 'log', 'check_tracker_names': 'log', 'RunLog': 'log',
@@ -27,7 +27,7 @@ _HOME = { # public name -> module, loaded on first use so that an import stays q
     'configured': 'recipes', 'paper_variants': 'recipes', 'recipe_variants': 'recipes',
     'recipe_data': 'recipes', 'recipe_task': 'recipes', 'recipe_model': 'recipes',
     'recipe_augment': 'recipes', 'bands_text': 'recipes', 'held_out_text': 'recipes',
-    'check_held_out': 'recipes', 'size_problems': 'recipes', 'raster_problems': 'recipes',
+    'check_held_out': 'recipes', 'size_problems': 'recipes', 'label_problems': 'recipes',
     'train_recipe': 'recipes',
 }
 __all__ = [*_HOME]

@@ -7,7 +7,7 @@ __all__ = ['presets', 'ModelOptions', 'AugmentOptions', 'Recipe', 'option_fields
            'option_types', 'change', 'saved_recipe', 'read_recipe', 'get_preset', 'preset_name',
            'configured', 'paper_variants', 'recipe_variants', 'recipe_data', 'recipe_task',
            'recipe_model', 'recipe_augment', 'bands_text', 'held_out_text', 'check_held_out',
-           'size_problems', 'raster_problems', 'train_recipe']
+           'size_problems', 'label_problems', 'train_recipe']
 
 # %% ../../nbs/training/05_recipes.ipynb #cbb65a57
 import json, math, os, sys
@@ -630,15 +630,17 @@ def size_problems(
     return too_small(data, recipe.train.windows, recipe.model.patch_size or patch, size)
 
 # %% ../../nbs/training/05_recipes.ipynb #cb2cd020
-def raster_problems(
-    recipe:Recipe, # Recipe
-    data:Dataset,  # Its training set
+def label_problems(
+    recipe:Recipe,       # Recipe
+    data:Dataset,        # Its training set
+    progress:bool=False, # Show a bar while labels are read
 )->list[str]: # Empty if there are none
     "Classes without a pixel, labels that are no class, rasters that would be decoded whole"
-    if hasattr(data, 'class_problems'): return data.class_problems(progress=True)
     kind = 'depth' if 'depth' in recipe.task.keys else 'seg'
-    return [f'{o}; winwin train raster-{kind} (data raster-folder) reads only windows of it'
-            for o in too_large(data)]
+    large = [f'{o}; winwin train raster-{kind} (data raster-folder) reads only windows of it'
+             for o in too_large(data)]
+    counted = recipe.data.is_folder and hasattr(data, 'class_problems')
+    return large if large or not counted else data.class_problems(progress=progress)
 
 # %% ../../nbs/training/05_recipes.ipynb #5d80d4e9
 def train_recipe(
@@ -653,7 +655,7 @@ def train_recipe(
     check_trackers(recipe.train.trackers, out)
     data = recipe_data(recipe)
     valid = _valid_set(recipe) if score else None
-    problems = size_problems(recipe, data) + raster_problems(recipe, data)
+    problems = size_problems(recipe, data) or label_problems(recipe, data, progress)
     if problems: raise ValueError(problems[0])
     if held_out_text(data): print(held_out_text(data), file=sys.stderr)
     task = recipe_task(recipe, data, weigh=True)
