@@ -325,6 +325,7 @@ CALLS = {
     'TimmEncoder grid_places; as DINOv2': lambda d: run_model(d, create_model('vit_small_patch14_dinov2:linear', depth=2, antialias=False), 1, W),
     'capture Seen watch': captured,
     'EvalPictures': draw_pictures,
+    'scale_keys': lambda d: scale_keys(heads_of(d)[1], 7),
     'scaled_frequencies': lambda d: [scaled_frequencies(torch.rand(4, device=d), o) for o in (.5,'ntk:0.5','yarn:0.5:20')],
     'MadePixels': lambda d: [MadePixels((3,64,96)).read(0, 0, 8, 8), MadePixels((64,96), 4).read(0, 0, 8, 8)],
     'fold_mask': masks,

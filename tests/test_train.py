@@ -360,7 +360,7 @@ def test_folders_of_ones_own(tmp_path):
 
 @pytest.mark.parametrize('over,words', [
     (dict(windows='2x99'), 'fit'), (dict(data='imagenet'), "no data 'imagenet'.*winwin list data"), (dict(model='winwin_depth_micro'), 'task'),
-    (dict(head='mlp'), 'use linear'), (dict(steps=-1), 'at least 1'), (dict(layer_decay=2.), 'at most 1')])
+    (dict(head='mlp'), "no head 'mlp'; there are linear"), (dict(steps=-1), 'at least 1'), (dict(layer_decay=2.), 'at most 1')])
 def test_mistakes_are_named(over, words):
     with pytest.raises(ValueError, match=words): train_recipe(recipe(**over), progress=False)
 
